@@ -409,6 +409,8 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             raise ValueError(f"{name} has shape {tuple(given.shape)}: expected {width} in the last dimension")
         if given.is_complex():
             raise ValueError(f"{name} has dtype {given.dtype}: expected real numbers")
+        if not bool(torch.isfinite(given).all()):
+            raise ValueError(f"{name} contains NaN or inf: expected finite numbers")
         narrow = given.is_floating_point() and given.dtype.itemsize <= 4
         default = torch.float32 if narrow else torch.float64
         return given.to(_torch_dtype(self.dtype) or default)
@@ -424,7 +426,14 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             raise ValueError(f"solver={self.solver!r}: expected one of {names}")
         if not isinstance(self.forgetting, Real) or not 0 < self.forgetting <= 1:
             raise ValueError(f"forgetting={self.forgetting!r}: expected a number above 0 and at most 1")
+        for name in ("center", "verbose"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected True or False")
         _torch_dtype(self.dtype)
+        try:
+            torch.device(self.device or "cpu")
+        except (RuntimeError, TypeError):
+            raise ValueError(f"device={self.device!r}: expected a torch device, as 'cpu' or 'cuda:0'") from None
 
     @property
     def _n_features_out(self) -> int:
@@ -446,7 +455,7 @@ def _check_integer(name: str, value: Any, least: int) -> None:
 def _torch_dtype(dtype: Any) -> torch.dtype | None:
     if dtype is None:
         return None
-    name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else np.dtype(dtype).name
+    name = str(dtype).removeprefix("torch.") if isinstance(dtype, (str, torch.dtype)) else np.dtype(dtype).name
     if name not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: expected 'float32' or 'float64'")
     return DTYPES[name]
