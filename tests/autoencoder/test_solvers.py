@@ -53,9 +53,7 @@ def test_exact_equals_the_dense_singular_value_decomposition(shape, forgetting, 
     A, B, s = dense.encoder(sequences, p, forgetting)
     laes = LinearAutoencoder(p, solver="exact", forgetting=forgetting).fit(sequences)
     np.testing.assert_allclose(laes.singular_values_, s, rtol=1e-8)
-    assert laes.reconstruction_error(sequences) == pytest.approx(
-        dense.error(A, B, sequences, forgetting), rel=1e-8
-    )
+    assert laes.reconstruction_error(sequences) == pytest.approx(dense.error(A, B, sequences, forgetting), rel=1e-8)
     signs = np.sign((laes.A_ * A).sum(1))  # singular vectors are defined up to their sign
     np.testing.assert_allclose(laes.A_, signs[:, None] * A, atol=1e-8)
     np.testing.assert_allclose(laes.B_, signs[:, None] * B * signs, atol=1e-8)
@@ -163,9 +161,7 @@ def test_order_of_the_list_changes_the_memory_by_rounding_only(solver, seed):
     np.testing.assert_allclose(laes.singular_values_, other.singular_values_, rtol=1e-9)
     for x in sequences:  # what a memory gives back does not depend on the basis it is written in
         steps = len(x)
-        np.testing.assert_allclose(
-            laes.decode(laes.encode(x), steps), other.decode(other.encode(x), steps), atol=1e-6
-        )
+        np.testing.assert_allclose(laes.decode(laes.encode(x), steps), other.decode(other.encode(x), steps), atol=1e-6)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

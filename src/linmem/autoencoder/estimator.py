@@ -18,6 +18,7 @@ from torch import Tensor
 from linmem.autoencoder import solvers
 from linmem.autoencoder.sequences import Array, Sequences, as_sequences, check_finite, working_dtype
 from linmem.autoencoder.stack import Stack, dense, scan, unscan
+from linmem.files import Saved
 
 #: `auto` takes the exact solver where the smaller Gram matrix of Xi is at most this large: see
 #: benchmarks/autoencoder.py for the sizes at which the solvers cross.
@@ -359,9 +360,7 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if memory is None:
             return None
         m = self._check_vectors(memory, "memory", self.n_components)
-        expected = (
-            (self.n_components,) if sequences.container == "array" else (len(stack.lengths), self.n_components)
-        )
+        expected = (self.n_components,) if sequences.container == "array" else (len(stack.lengths), self.n_components)
         if tuple(m.shape) != expected:
             raise ValueError(f"memory has shape {tuple(m.shape)}: expected {expected}")
         return m.to(device=stack.device, dtype=stack.dtype).reshape(-1, self.n_components)
@@ -435,6 +434,53 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         except (RuntimeError, TypeError):
             raise ValueError(f"device={self.device!r}: expected a torch device, as 'cpu' or 'cuda:0'") from None
 
+    # ---------------------------------------------------------------------------------------------------- files
+
+    def _to_saved(self) -> Saved:
+        check_is_fitted(self)
+        tensors = {name: torch.from_numpy(getattr(self, name)) for name in ("A_", "B_", "singular_values_")}
+        if self.mean_ is not None:
+            tensors["mean_"] = torch.from_numpy(self.mean_)
+        names = getattr(self, "feature_names_in_", None)
+        facts = {
+            "energy_": self.energy_,
+            "solver_": self.solver_,
+            "feature_names_in_": None if names is None else list(names),
+        }
+        return Saved(tensors, self.get_params(), facts)
+
+    @classmethod
+    def _from_saved(cls, saved: Saved) -> LinearAutoencoder:
+        unknown = set(saved.arguments) - set(cls._get_param_names())
+        if unknown:
+            raise ValueError(f"unknown arguments {sorted(unknown)}")
+        laes = cls(**saved.arguments)
+        laes._check_parameters()
+        shape = saved.tensors["A_"].shape
+        p, features = laes.n_components, shape[-1] if len(shape) else 0
+        expected = {"A_": (p, features), "B_": (p, p), "singular_values_": (p,)}
+        if laes.center:
+            expected["mean_"] = (features,)
+        for name in sorted(saved.tensors.keys() | expected.keys()):
+            found = saved.tensors.get(name)
+            if name not in expected or found is None or tuple(found.shape) != expected[name]:
+                raise ValueError(f"{name} is {_described(found)}, expected shape {expected.get(name)}")
+            if found.dtype != torch.float64 or not bool(torch.isfinite(found).all()):
+                raise ValueError(f"{name} is {_described(found)}, expected finite float64 numbers")
+            setattr(laes, name, found.numpy())
+        laes.mean_ = saved.tensors["mean_"].numpy() if laes.center else None
+        laes.n_features_in_ = features
+        laes.energy_ = float(saved.facts["energy_"])
+        laes.solver_ = str(saved.facts["solver_"])
+        names = saved.facts["feature_names_in_"]
+        if names is not None:
+            if not isinstance(names, list) or len(names) != features:
+                raise ValueError(f"feature_names_in_ is {names!r}, expected {features} names")
+            laes.feature_names_in_ = np.array([str(name) for name in names], dtype=object)
+        return laes
+
+    # -------------------------------------------------------------------------------------------- scikit-learn
+
     @property
     def _n_features_out(self) -> int:
         return int(self.A_.shape[0])
@@ -445,6 +491,10 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         tags.input_tags.three_d_array = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _described(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"a tensor of shape {tuple(tensor.shape)}, {tensor.dtype}"
 
 
 def _check_integer(name: str, value: Any, least: int) -> None:

@@ -128,9 +128,7 @@ def _frames(array: Any, where: str) -> Array:
     if array.shape[0] == 0:
         raise ValueError(f"{where} has 0 frames: expected at least one")
     if array.shape[1] == 0:
-        raise ValueError(
-            f"{where} has 0 feature(s) (shape={tuple(array.shape)}) while a minimum of 1 is required."
-        )
+        raise ValueError(f"{where} has 0 feature(s) (shape={tuple(array.shape)}) while a minimum of 1 is required.")
     return array
 
 

@@ -154,9 +154,7 @@ def encoder_from_left(stack: Stack, V: Float[Tensor, "l p"], s: Float[Tensor, " 
     return Encoder(A, forgetting**2 * shifted * (s.T / s), s[:, 0])
 
 
-def encoder_from_right(
-    stack: Stack, U: Float[Tensor, "n p"], s: Float[Tensor, " p"], forgetting: float
-) -> Encoder:
+def encoder_from_right(stack: Stack, U: Float[Tensor, "n p"], s: Float[Tensor, " p"], forgetting: float) -> Encoder:
     """A and B from the right singular vectors of Xi, one block of rows per lag."""
     a = stack.n_features
     return Encoder(U[:a].T, forgetting * (U[a:].T @ U[:-a]), s)
@@ -283,8 +281,7 @@ def compress_by_qr(stack: Stack, Z: Tensor, s: Tensor, steps: int, factor: float
     """Through orthogonal factorisations of blocks of rows, which keep all digits."""
     del s  # only the Gram matrix has a use for it
     pairs = (
-        torch.cat([Z[start:stop], factor * stack.shift(Z, steps, start, stop)], 1)
-        for start, stop in stack.blocks()
+        torch.cat([Z[start:stop], factor * stack.shift(Z, steps, start, stop)], 1) for start, stop in stack.blocks()
     )
     return singular_by_qr(pairs, width)
 

@@ -1,0 +1,156 @@
+"""Save and load: one safetensors file, with the class and its arguments as JSON in the header.
+
+Nothing in a file is ever executed: no pickle, and a class is looked up by name among those listed here. A file is
+written beside its destination and moved there when it is complete, so that a killed writer leaves the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor
+
+import linmem
+
+#: Raised by one when files change so that an older linmem could not read them.
+FORMAT = 1
+
+
+@dataclass
+class Saved:
+    """What a file holds of an object: tensors, and what JSON can say."""
+
+    tensors: dict[str, Tensor]
+    arguments: dict[str, Any]
+    facts: dict[str, Any]
+
+
+class Savable(Protocol):
+    """An object that knows what a file must hold of it, and the way back, which checks what it is given."""
+
+    def _to_saved(self) -> Saved: ...
+
+    @classmethod
+    def _from_saved(cls, saved: Saved) -> Any: ...
+
+
+def savable_classes() -> dict[str, type[Savable]]:
+    """The classes that files may hold."""
+    return {cls.__name__: cls for cls in (linmem.LinearAutoencoder,)}
+
+
+def save(path: str | os.PathLike[str], obj: Savable) -> None:
+    """Write an object to a file, or leave the file that was there as it was.
+
+    Parameters
+    ----------
+    path : str or path
+        By convention ends in ``.safetensors``.
+    obj : LinearAutoencoder
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, linmem
+    >>> laes = linmem.LinearAutoencoder(2).fit(np.arange(12.0).reshape(6, 2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     linmem.save(f"{folder}/memory.safetensors", laes)
+    ...     linmem.load(f"{folder}/memory.safetensors")
+    LinearAutoencoder(n_components=2)
+    """
+    name = type(obj).__name__
+    if savable_classes().get(name) is not type(obj):
+        raise TypeError(f"obj is a {name}: expected one of {sorted(savable_classes())}")
+    saved = obj._to_saved()
+    header = {
+        "format": FORMAT,
+        "linmem": linmem.__version__,
+        "class": name,
+        "arguments": saved.arguments,
+        "facts": saved.facts,
+    }
+    text = json.dumps(header, default=_plain)
+    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in saved.tensors.items()}
+    _write_atomically(Path(path).resolve(), safetensors_bytes(tensors, {"linmem": text}))
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read an object that `save` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the file is truncated, was not written by linmem or by a newer one, or contradicts itself.
+
+    Examples
+    --------
+    See `save`.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file or is truncated ({error})") from None
+    header = _header(path, metadata)
+    cls = savable_classes().get(header["class"])
+    if cls is None:
+        raise ValueError(f"{path} holds a {header['class']!r}: expected one of {sorted(savable_classes())}")
+    try:
+        return cls._from_saved(Saved(tensors, header["arguments"], header["facts"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} contradicts itself: {error}") from None
+
+
+def _header(path: str | os.PathLike[str], metadata: dict[str, str]) -> dict[str, Any]:
+    """The JSON part, checked as far as its kind goes."""
+    if "linmem" not in metadata:
+        raise ValueError(f"{path} was not written by linmem.save")
+    try:
+        header = json.loads(metadata["linmem"])
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} has a damaged header: expected JSON") from None
+    kinds = {"format": int, "linmem": str, "class": str, "arguments": dict, "facts": dict}
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} has a damaged header: expected a JSON object")
+    if isinstance(header.get("format"), int) and header["format"] > FORMAT:
+        raise ValueError(
+            f"{path} has format {header['format']} (linmem {header.get('linmem')}) and this is linmem "
+            f"{linmem.__version__}, which reads formats up to {FORMAT}: expected an older file or a newer linmem"
+        )
+    for key, kind in kinds.items():
+        if not isinstance(header.get(key), kind):
+            raise ValueError(f"{path} has a damaged header: {key!r} is {header.get(key)!r}, expected {kind.__name__}")
+    return header
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no words for, but an argument may be."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (torch.dtype, torch.device)):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return np.dtype(value).name
+    raise TypeError(f"a {type(value).__name__} among the arguments: expected what a file can hold, such as a number")
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # the bytes reach the disk before the name does
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
