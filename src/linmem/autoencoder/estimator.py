@@ -95,10 +95,10 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     >>> import numpy as np
     >>> from linmem import LinearAutoencoder
     >>> sequences = [np.random.default_rng(seed).standard_normal((6 + seed, 3)) for seed in range(4)]
-    >>> laes = LinearAutoencoder(n_components=27).fit(sequences)
+    >>> laes = LinearAutoencoder(n_components=24).fit(sequences)
     >>> codes = laes.transform(sequences)  # the memory after every frame
     >>> [code.shape for code in codes]
-    [(6, 27), (7, 27), (8, 27), (9, 27)]
+    [(6, 24), (7, 24), (8, 24), (9, 24)]
     >>> past = laes.decode(codes[2][-1], steps=8)  # from the last memory, the whole sequence
     >>> bool(np.abs(past - sequences[2]).max() < 1e-12)
     True

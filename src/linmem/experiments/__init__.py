@@ -1,0 +1,1 @@
+"""The paper's experiments, and the controls they need."""
