@@ -83,25 +83,41 @@ def figure(
     top.legend(fontsize=8)
     top.set(xlabel="sample", title="Waveform decoded from the last memory")
     for rows, name in ((wave_rows, "waveform"), (roll_rows, "piano rolls")):
-        errors.semilogy([r.size for r in rows], [max(r.error, 1e-16) for r in rows], marker="o", ms=4, label=name)
+        errors.loglog([r.size for r in rows], [max(r.error, 1e-16) for r in rows], marker="o", ms=4, label=name)
     errors.legend(fontsize=8)
     errors.set(xlabel="memory units", ylabel="relative error", title="Error of whole sequences")
     laes = LinearAutoencoder(200).fit(rolls)
     shown = rolls[0]
+    extent = (0, len(shown), piano_rolls.LOWEST, piano_rolls.LOWEST + piano_rolls.KEYS)
     for axes, roll, title in (
         (true, shown, "A piano roll"),
         (decoded, laes.decode(laes.encode(shown), len(shown)), "The same, decoded from 200 units"),
     ):
-        axes.imshow(roll.T[20:64], origin="lower", aspect="auto", cmap="Greys", vmin=0, vmax=1)
-        axes.set(xlabel="frame", ylabel="key", title=title)
-    path.parent.mkdir(parents=True, exist_ok=True)
+        axes.imshow(roll.T, origin="lower", aspect="auto", cmap="Greys", vmin=0, vmax=1, extent=extent)
+        axes.set_ylim(36, 72)
+        axes.set(xlabel="frame", ylabel="key (MIDI number)", title=title)
+    canvas.savefig(path, dpi=120)
+
+
+def forgetting_figure(rolls: list[NDArray[Any]], path: Path) -> None:
+    """What is left of a frame after some steps, for memories of one size that forget at different rates."""
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(7, 4), layout="constrained")
+    axes = canvas.subplots()
+    for forgetting in (1.0, 0.95, 0.9, 0.8, 0.5):
+        laes = LinearAutoencoder(100, solver="exact", forgetting=forgetting).fit(rolls)
+        axes.plot(error_by_lag(laes, rolls, 40), label=f"{forgetting:g}")
+    axes.axhline(1, color="0.7", lw=1, ls="--")
+    axes.legend(title="forgetting", fontsize=8)
+    axes.set(xlabel="steps ago", ylabel="relative error", ylim=(0, 1.1), title="100 units, generated piano rolls")
     canvas.savefig(path, dpi=120)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the experiment on the data inside the package."""
     parser = argparse.ArgumentParser(prog="python -m linmem.experiments.memory", description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the figure (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the figures (%(default)s)")
     out = parser.parse_args(arguments).out
     wave = waveforms.embedded()[0][:, None]
     wave_rows = by_size([wave], (5, 10, 20, 50, 100, 200, 300), dtype="float64")
@@ -112,9 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"Generated piano rolls, {len(rolls)} pieces, {frames} frames of 88 keys\n{table(roll_rows)}\n")
     print("energy: share of all pasts, squared, that the memory holds")
     print("error:  of whole sequences decoded from their last memory, relative (1: nothing is remembered)")
-    path = out / "memory.png"
-    figure(wave, wave_rows, rolls, roll_rows, path)
-    print(f"figure: {path}")
+    out.mkdir(parents=True, exist_ok=True)
+    figure(wave, wave_rows, rolls, roll_rows, out / "memory.png")
+    forgetting_figure(rolls, out / "forgetting.png")
+    print(f"figures: {out / 'memory.png'}, {out / 'forgetting.png'}")
 
 
 if __name__ == "__main__":
