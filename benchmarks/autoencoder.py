@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -117,7 +116,7 @@ def piece(folder, record):
         "doubling, 2 exact passes": {"solver": "doubling", "polish": 2},
         "exact": {"solver": "exact"},
     }
-    for width in (1, 2, 4):
+    for width in (1, 2, 4, 8):
         name = f"slices, {width} lag{'s' * (width > 1)} at a time"
         options[name], repeats[name] = {"solver": "slices", "slice_width": width}, 2
     seconds, fitted = {name: [] for name in options}, {}
@@ -150,8 +149,11 @@ def piece(folder, record):
         "error of doubling / error of exact": rows["doubling"]["error"] / rows["exact"]["error"],
     }
     print_summary(summary)
-    print(f"(PCA: error of the last {LAGS} frames only, from each window; the autoencoder's there: "
-          f"{window_error(fitted['doubling'], x):.3f})\n")  # fmt: skip
+    forgetful = LinearAutoencoder(UNITS, forgetting=0.95).fit(x)
+    print(
+        f"PCA sees {LAGS} frames and no more; its error is that of these frames. Decoded from every memory they have "
+        f"{window_error(fitted['doubling'], x):.3f}, and with forgetting=0.95 {window_error(forgetful, x):.3f}\n"
+    )
     record["piece"] = {"rows": rows, **summary}
 
 
@@ -204,6 +206,7 @@ def corpus(folder, record):
     rows = {}
     for dtype in ("float32", "float64"):
         call = [sys.executable, __file__, "--data", folder, "--part", f"corpus-{dtype}"]
+        call += ["--threads", str(torch.get_num_threads())]
         line = subprocess.run(call, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
         rows[dtype] = json.loads(line)
         print(
@@ -214,16 +217,21 @@ def corpus(folder, record):
     record["corpus"] = rows
 
 
+def peak_megabytes():
+    """Most memory this process ever held; not its parent's, as getrusage may give."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
 def corpus_once(folder, dtype):
     sequences = rolls(folder, "MuseData")
     LinearAutoencoder(UNITS, solver="doubling", dtype=dtype).fit(sequences[:5])  # libraries loaded, threads started
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_megabytes()
     seconds = [
         clocked(lambda: LinearAutoencoder(UNITS, solver="doubling", dtype=dtype).fit(sequences))[0] for _ in range(3)
     ]
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     frames = sum(map(len, sequences))
-    print(json.dumps({"seconds": statistics.median(seconds), "megabytes": (after - before) / 1024, "frames": frames}))
+    print(json.dumps({"seconds": statistics.median(seconds), "megabytes": peak_megabytes() - before, "frames": frames}))
 
 
 # --------------------------------------------------------------------------------------------------- growth
