@@ -1,6 +1,6 @@
 """The closed-form autoencoder against the published scheme and what a user would reach for instead.
 
-    python benchmarks/autoencoder.py --data FOLDER [--out FOLDER] [--part piece|corpus|growth|all]
+    python benchmarks/autoencoder.py --data FOLDER [--out FOLDER] [--part piece|corpus|crossing|growth|all]
 
 FOLDER holds the piano rolls, ``MuseData.npz`` and so on. Every part prints a table, and the whole run writes
 ``autoencoder.json`` and ``autoencoder.png``. Rivals run in one process, one after the other and round again;
@@ -234,6 +234,29 @@ def corpus_once(folder, dtype):
     print(json.dumps({"seconds": statistics.median(seconds), "megabytes": peak_megabytes() - before, "frames": frames}))
 
 
+# ------------------------------------------------------------------------------------------------- crossing
+
+
+def crossing(record):
+    """Exact and doubling around the size where `auto` changes from one to the other."""
+    rng = np.random.default_rng(0)
+    rows = []
+    print(f"random walks of 8 features in sequences of 500 frames, {UNITS} units: seconds, energy, error\n")
+    print(f"{'frames':>8}{'exact':>10}{'doubling':>10}{'energy':>9}{'energy':>9}{'error':>8}{'error':>8}")
+    for frames in (500, 1000, 2000, 4000, 8000):
+        walks = [rng.standard_normal((500, 8)).cumsum(0) for _ in range(frames // 500)]
+        row = {"frames": frames}
+        for solver in ("exact", "doubling"):
+            timed = [clocked(LinearAutoencoder(UNITS, solver=solver).fit, walks) for _ in range(3)]
+            laes = timed[0][1]
+            row[solver] = statistics.median(t for t, _ in timed), laes.energy_, laes.reconstruction_error(walks)
+        (exact, energy, error), (fast, fast_energy, fast_error) = row["exact"], row["doubling"]
+        print(f"{frames:8d}{exact:10.3f}{fast:10.3f}{energy:9.4f}{fast_energy:9.4f}{error:8.4f}{fast_error:8.4f}")
+        rows.append(row)
+    print()
+    record["crossing"] = rows
+
+
 # --------------------------------------------------------------------------------------------------- growth
 
 
@@ -297,7 +320,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", help="folder with MuseData.npz")
     parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--part", default="all", help="piece, corpus, growth or all (default)")
+    parser.add_argument("--part", default="all", help="piece, corpus, crossing, growth or all (default)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--largest", type=int, default=1_000_000, help="frames at the end of the growth curve")
     arguments = parser.parse_args()
@@ -310,6 +333,8 @@ def main():
         piece(arguments.data, record)
     if arguments.part in ("all", "corpus"):
         corpus(arguments.data, record)
+    if arguments.part in ("all", "crossing"):
+        crossing(record)
     if arguments.part in ("all", "growth"):
         growth(record, arguments.largest)
     arguments.out.mkdir(parents=True, exist_ok=True)

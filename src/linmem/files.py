@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,17 +97,16 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            header = _header(path, file.metadata() or {})  # before any tensor is read
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file or is truncated ({error})") from None
-    header = _header(path, metadata)
     cls = savable_classes().get(header["class"])
     if cls is None:
-        raise ValueError(f"{path} holds a {header['class']!r}: expected one of {sorted(savable_classes())}")
+        raise ValueError(f"{path} holds a {reprlib.repr(header['class'])}: expected one of {sorted(savable_classes())}")
     try:
         return cls._from_saved(Saved(tensors, header["arguments"], header["facts"]))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise ValueError(f"{path} contradicts itself: {error}") from None
 
 
@@ -121,14 +121,15 @@ def _header(path: str | os.PathLike[str], metadata: dict[str, str]) -> dict[str,
     kinds = {"format": int, "linmem": str, "class": str, "arguments": dict, "facts": dict}
     if not isinstance(header, dict):
         raise ValueError(f"{path} has a damaged header: expected a JSON object")
-    if isinstance(header.get("format"), int) and header["format"] > FORMAT:
+    for key, kind in kinds.items():
+        if not isinstance(header.get(key), kind) or isinstance(header[key], bool):
+            what = reprlib.repr(header.get(key))
+            raise ValueError(f"{path} has a damaged header: {key!r} is {what}, expected {kind.__name__}")
+    if header["format"] > FORMAT:
         raise ValueError(
-            f"{path} has format {header['format']} (linmem {header.get('linmem')}) and this is linmem "
+            f"{path} has format {header['format']} (linmem {reprlib.repr(header['linmem'])}) and this is linmem "
             f"{linmem.__version__}, which reads formats up to {FORMAT}: expected an older file or a newer linmem"
         )
-    for key, kind in kinds.items():
-        if not isinstance(header.get(key), kind):
-            raise ValueError(f"{path} has a damaged header: {key!r} is {header.get(key)!r}, expected {kind.__name__}")
     return header
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 import warnings
 from collections.abc import Iterable, Iterator
 from numbers import Integral, Real
@@ -20,21 +22,22 @@ from linmem.autoencoder.sequences import Array, Sequences, as_sequences, check_f
 from linmem.autoencoder.stack import Stack, dense, scan, unscan
 from linmem.files import Saved
 
-#: `auto` takes the exact solver where the smaller Gram matrix of Xi is at most this large: see
-#: benchmarks/autoencoder.py for the sizes at which the solvers cross.
+#: `auto` takes the exact solver where the smaller Gram matrix of Xi is at most this large, which costs it about a
+#: second: the part "crossing" of benchmarks/autoencoder.py measures both solvers around this size.
 AUTO_EXACT = 2_048
 
 #: Frames encoded or decoded at a time.
 CHUNK_FRAMES = 65_536
 
+SOLVERS = ("exact", "doubling", "slices")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Closed-form linear autoencoder for sequences.
 
-    A memory :math:`m^t = A x^t + B m^{t-1}` of `n_components` units that, among all such memories, keeps the most
-    of everything its sequences showed so far. A and B are computed, not trained: they follow from the singular
+    A memory :math:`m^t = A x^t + B m^{t-1}` of `n_components` units that keeps as much as it can of everything its
+    sequences showed so far. A and B are computed, not trained: they follow from the leading terms of the singular
     value decomposition of the matrix of all reversed pasts,
     :math:`\Xi = [X, \lambda S X, \lambda^2 S^2 X, \dots]`, which is never formed.
 
@@ -45,12 +48,13 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     Parameters
     ----------
     n_components : int, default=50
-        Units of the memory. With as many as the rank of Xi the memory is lossless; above the rank a warning is
-        given, the memory is still lossless and the units beyond stay zero.
+        Units of the memory. With as many as the rank of Xi the memory is lossless (if it does not forget: a
+        discounted past is gone when the discount reaches rounding); above the rank a warning is given and the units
+        beyond stay zero.
     solver : {"auto", "exact", "doubling", "slices"}, default="auto"
-        `exact` takes the eigenvectors of a Gram matrix of Xi, up to about ten thousand frames (or fewer, longer
-        lags); `doubling` scales to millions of frames with a slightly different subspace; `slices` is the
-        published iterative scheme. `auto` is `exact` for small data and `doubling` otherwise.
+        `exact` takes the eigenvectors of a Gram matrix of Xi, comfortable up to about ten thousand frames, or any
+        number in short sequences; `doubling` scales to millions of frames with a slightly different subspace;
+        `slices` is the published iterative scheme. `auto` is `exact` for small data and `doubling` otherwise.
     forgetting : float in (0, 1], default=1.0
         Discount λ of the past per frame. At 1, the published autoencoder, every past frame matters alike; below,
         the memory spends its units on the recent past.
@@ -83,8 +87,9 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Singular values of Xi that the memory holds, largest first; for `doubling` and `slices`, lower bounds.
     energy_ : float
         Share of the squared norm of Xi that these singular values hold.
+    forgetting_ : float
     solver_ : str
-        The solver that was used.
+        The discount and the solver that were used.
     mean_ : (n_features_in_,) array or None
         The mean frame, if `center`.
     n_features_in_ : int
@@ -108,6 +113,7 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     B_: NDArray[Any]
     singular_values_: NDArray[Any]
     energy_: float
+    forgetting_: float
     solver_: str
     mean_: NDArray[Any] | None
     n_features_in_: int
@@ -141,6 +147,7 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     # ------------------------------------------------------------------------------------------------ fitting
 
+    @torch.no_grad()
     def fit(self, X: Any, y: Any = None) -> LinearAutoencoder:
         """Compute A and B from sequences.
 
@@ -152,34 +159,45 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             For scikit-learn's pipelines.
         """
         self._check_parameters()
-        sequences = self._check_sequences(X, reset=True)
-        stack = self._stack(sequences)
-        mean = stack.mean_frame() if self.center else None
-        stack = stack.restricted(stack.features_in_use(), mean)
-        energy = stack.energy(self.forgetting)
-
-        self.solver_ = self._choose_solver(stack)
-        if energy == 0:  # nothing but zeros: nothing to hold
-            encoder = solvers.Encoder.empty(stack.n_features)
+        sequences = as_sequences(X)
+        check_finite(sequences)
+        stack = self._stack(sequences).prepared(bool(self.center))
+        energy = stack.energy(float(self.forgetting))
+        solver = self._choose_solver(stack)
+        if self._is_nothing(sequences, energy):
+            encoder, energy = solvers.Encoder.empty(stack.n_features), 0.0
         else:
-            encoder = solvers.with_fixed_signs(self._solve(stack))
-        rank = len(encoder.singular_values)
-        if rank < self.n_components:
+            encoder = solvers.with_fixed_signs(self._solve(stack, solver))
+        p, rank = int(self.n_components), len(encoder.singular_values)
+        if rank < p:
             warnings.warn(
-                f"n_components={self.n_components} is above the rank of the data ({rank}): the memory is lossless "
-                f"and {self.n_components - rank} of its units stay zero",
+                f"n_components={p} is above the numerical rank of the data ({rank}): {p - rank} units stay zero",
                 stacklevel=2,
             )
+        self._check_features(X, sequences, reset=True)
         columns = slice(None) if stack.features is None else stack.features.numpy(force=True)
-        self.A_ = np.zeros((self.n_components, self.n_features_in_))
+        self.A_ = np.zeros((p, self.n_features_in_))
         self.A_[:rank, columns] = encoder.A.numpy(force=True)
-        self.B_ = np.zeros((self.n_components, self.n_components))
+        self.B_ = np.zeros((p, p))
         self.B_[:rank, :rank] = encoder.B.numpy(force=True)
-        self.singular_values_ = np.zeros(self.n_components)
-        self.singular_values_[:rank] = encoder.singular_values.numpy(force=True)
-        self.energy_ = min(1.0, float((self.singular_values_**2).sum() / energy)) if energy else 1.0
-        self.mean_ = None if mean is None else mean.double().numpy(force=True)
+        self.singular_values_ = np.zeros(p)
+        self.singular_values_[:rank] = encoder.singular_values.numpy(force=True) / stack.scale
+        held = float(encoder.singular_values.square().sum())
+        self.energy_ = min(1.0, held / energy) if energy else 1.0
+        self.forgetting_ = float(self.forgetting)
+        self.solver_ = solver
+        self.mean_ = None
+        if stack.mean is not None:
+            self.mean_ = np.zeros(self.n_features_in_)
+            self.mean_[columns] = stack.mean.double().numpy(force=True)
         return self
+
+    def _is_nothing(self, sequences: Sequences, energy: float) -> bool:
+        """Whether there is nothing but zeros, or nothing but the rounding of a mean that was taken away."""
+        if energy == 0 or not self.center:
+            return energy == 0
+        before = self._stack(sequences).prepared(center=False)
+        return energy < (10 * torch.finfo(before.dtype).eps) ** 2 * before.energy(float(self.forgetting))
 
     def _choose_solver(self, stack: Stack) -> str:
         if self.solver != "auto":
@@ -187,12 +205,12 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         size = min(stack.n_frames, stack.longest * stack.n_features)
         return "exact" if size <= AUTO_EXACT else "doubling"
 
-    def _solve(self, stack: Stack) -> solvers.Encoder:
-        p, forgetting, progress = self.n_components, float(self.forgetting), self._progress
-        if self.solver_ == "exact":
+    def _solve(self, stack: Stack, solver: str) -> solvers.Encoder:
+        p, forgetting, progress = int(self.n_components), float(self.forgetting), self._progress
+        if solver == "exact":
             seed = int(check_random_state(self.random_state).randint(2**31))
             return solvers.exact(stack, p, forgetting, seed=seed, progress=progress)
-        if self.solver_ == "slices":
+        if solver == "slices":
             return solvers.slices(stack, p, forgetting, slice_width=self.slice_width, progress=progress)
         width = self.width or p + p // 2 + 10
         return solvers.doubling(stack, p, forgetting, width=width, polish=self.polish, progress=progress)
@@ -204,7 +222,7 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             from tqdm import tqdm
         except ImportError:
             raise ImportError("verbose=True shows progress with tqdm: pip install tqdm") from None
-        shown: Iterable[int] = tqdm(rounds, desc=f"autoencoder ({self.solver_})", delay=2, leave=False)
+        shown: Iterable[int] = tqdm(rounds, desc="autoencoder", delay=2, leave=False)
         return shown
 
     # --------------------------------------------------------------------------------- encoding and decoding
@@ -253,7 +271,7 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         check_is_fitted(self)
         _check_integer("steps", steps, 1)
-        m = self._check_vectors(code, "code", self.n_components)
+        m = self._check_vectors(code, "code", self._p)
         A, back, mean = self._tensor(self.A_, m), self._tensor(self._back(), m), self._mean(m)
         frames = m.new_empty(*m.shape[:-1], steps, self.n_features_in_)
         for t in range(steps - 1, -1, -1):
@@ -271,8 +289,8 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         check_is_fitted(self)
         codes = as_sequences(X)
         width = codes.arrays[0].shape[1]
-        if width != self.n_components:
-            raise ValueError(f"X has {width} columns: expected codes of n_components={self.n_components}")
+        if width != self._p:
+            raise ValueError(f"X has {width} columns: expected codes of n_components={self._p}")
         check_finite(codes)
         stack = self._stack(codes)
         A = torch.as_tensor(self.A_, dtype=stack.dtype, device=stack.device)
@@ -295,17 +313,18 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         x = self._check_vectors(frame, "frame", self.n_features_in_)
         new = (x - self._mean(x)) @ self._tensor(self.A_, x).T
         if memory is not None:
-            m = self._check_vectors(memory, "memory", self.n_components)
+            m = self._check_vectors(memory, "memory", self._p)
             if m.shape[:-1] != x.shape[:-1]:
                 raise ValueError(
                     f"memory has shape {tuple(m.shape)} and frame {tuple(x.shape)}: expected the same shape but "
                     f"for the last dimension"
                 )
-            new = new + m.to(x) @ self._tensor(self.B_, x).T
+            new = new + m.to(x.device) @ self._tensor(self.B_, m).T
         return new if isinstance(frame, Tensor) else new.numpy(force=True)
 
     # ------------------------------------------------------------------------------------------------ scoring
 
+    @torch.no_grad()
     def reconstruction_error(self, X: Any) -> float:
         """Relative error when the final memory of every sequence decodes the whole sequence.
 
@@ -315,14 +334,15 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         sequences, stack = self._to_encode(X)
         A, back = self._as(stack, self.A_), self._as(stack, self._back())
         finals = torch.stack([codes[-1] for codes in self._codes(sequences, stack, None)])
+        scale = stack.prepared(center=False).scale  # so that squares neither overflow nor vanish
         error = total = 0.0
         for first, last in _groups(stack.lengths):
             part = self._part(stack, sequences.arrays[first:last])
             M = unscan(part, finals[first:last], back)
             for start, stop in part.blocks():
                 frames = part.block(start, stop)
-                error += float((M[start:stop] @ A - frames).double().square().sum())
-                total += float(frames.double().square().sum())
+                error += float(((M[start:stop] @ A - frames) * scale).double().square().sum())
+                total += float((frames * scale).double().square().sum())
         return (error / total) ** 0.5 if total else 0.0
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -349,7 +369,7 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             if len(arrays) > 1 or stack.lengths[first] <= CHUNK_FRAMES:
                 yield from torch.split(encoded(arrays, before), stack.lengths[first:last].tolist())
                 continue
-            codes = A.new_empty(int(stack.lengths[first]), self.n_components)
+            codes = A.new_empty(int(stack.lengths[first]), self._p)
             for start in range(0, len(codes), CHUNK_FRAMES):
                 piece = slice(start, start + CHUNK_FRAMES)
                 codes[piece] = encoded([arrays[0][piece]], before)
@@ -359,24 +379,25 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _initial(self, memory: Any, sequences: Sequences, stack: Stack) -> Tensor | None:
         if memory is None:
             return None
-        m = self._check_vectors(memory, "memory", self.n_components)
+        m = self._check_vectors(memory, "memory", self._p)
         expected = (self.n_components,) if sequences.container == "array" else (len(stack.lengths), self.n_components)
         if tuple(m.shape) != expected:
             raise ValueError(f"memory has shape {tuple(m.shape)}: expected {expected}")
-        return m.to(device=stack.device, dtype=stack.dtype).reshape(-1, self.n_components)
+        return m.to(device=stack.device, dtype=stack.dtype).reshape(-1, self._p)
 
     def _to_encode(self, X: Any) -> tuple[Sequences, Stack]:
         check_is_fitted(self)
-        sequences = self._check_sequences(X, reset=False)
+        sequences = as_sequences(X)
+        self._check_features(X, sequences, reset=False)
+        check_finite(sequences)
         return sequences, self._stack(sequences)
 
-    def _check_sequences(self, X: Any, reset: bool) -> Sequences:
-        sequences = as_sequences(X)
-        # scikit-learn's own check of the number and the names of features
-        sample = X if sequences.container == "array" and hasattr(X, "shape") else sequences.arrays[0]
-        validate_data(self, sample, reset=reset, skip_check_array=True)
-        check_finite(sequences)
-        return sequences
+    def _check_features(self, X: Any, sequences: Sequences, reset: bool) -> None:
+        """Scikit-learn's own check of the number and the names of features, for every data frame in a list."""
+        items = X if isinstance(X, (list, tuple)) else [X]
+        named = [item for item in items if hasattr(item, "columns")] or sequences.arrays[:1]
+        for i, item in enumerate(named):
+            validate_data(self, item, reset=reset and i == 0, skip_check_array=True)
 
     def _stack(self, sequences: Sequences) -> Stack:
         dtype = _torch_dtype(self.dtype) or working_dtype(sequences)
@@ -393,7 +414,12 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     def _back(self) -> NDArray[Any]:
         """From a memory to the one before: the transpose of B, without the discount on either way."""
-        return self.B_.T / self.forgetting**2
+        return self.B_.T / self.forgetting_ / self.forgetting_
+
+    @property
+    def _p(self) -> int:
+        """Units of the fitted memory, whatever became of the parameters since."""
+        return int(self.A_.shape[0])
 
     def _tensor(self, array: NDArray[Any], like: Tensor) -> Tensor:
         return torch.as_tensor(array, dtype=like.dtype, device=like.device)
@@ -402,17 +428,17 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return 0.0 if self.mean_ is None else self._tensor(self.mean_, like)
 
     def _check_vectors(self, vectors: Any, name: str, width: int) -> Tensor:
-        """One or more vectors as a tensor in the working precision."""
-        given = vectors if isinstance(vectors, Tensor) else torch.from_numpy(np.array(vectors, dtype=None))
-        if given.ndim == 0 or given.shape[-1] != width:
-            raise ValueError(f"{name} has shape {tuple(given.shape)}: expected {width} in the last dimension")
-        if given.is_complex():
-            raise ValueError(f"{name} has dtype {given.dtype}: expected real numbers")
-        if not bool(torch.isfinite(given).all()):
-            raise ValueError(f"{name} contains NaN or inf: expected finite numbers")
-        narrow = given.is_floating_point() and given.dtype.itemsize <= 4
-        default = torch.float32 if narrow else torch.float64
-        return given.to(_torch_dtype(self.dtype) or default)
+        """One or more vectors as a tensor in the working precision, by the rules for frames."""
+        array = vectors if isinstance(vectors, Tensor) else np.asarray(vectors)
+        if array.ndim == 0 or array.shape[-1] != width:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}: expected {width} in the last dimension")
+        rows = as_sequences(array.reshape(max(1, math.prod(array.shape[:-1])), width), name) if array.size else None
+        if rows is None:  # no streams at all
+            return torch.empty(array.shape, dtype=_torch_dtype(self.dtype) or torch.float64)
+        check_finite(rows, name)
+        device = array.device if isinstance(array, Tensor) else torch.device("cpu")
+        flat = dense(rows.arrays[0], _torch_dtype(self.dtype) or working_dtype(rows), device)
+        return flat.reshape(*array.shape)
 
     def _check_parameters(self) -> None:
         _check_integer("n_components", self.n_components, 1)
@@ -420,9 +446,8 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         _check_integer("slice_width", self.slice_width, 1)
         if self.width is not None:
             _check_integer("width", self.width, self.n_components)
-        names = ["auto", "exact", "doubling", "slices"]
-        if self.solver not in names:
-            raise ValueError(f"solver={self.solver!r}: expected one of {names}")
+        if self.solver not in ("auto", *SOLVERS):
+            raise ValueError(f"solver={self.solver!r}: expected one of {['auto', *SOLVERS]}")
         if not isinstance(self.forgetting, Real) or not 0 < self.forgetting <= 1:
             raise ValueError(f"forgetting={self.forgetting!r}: expected a number above 0 and at most 1")
         for name in ("center", "verbose"):
@@ -441,13 +466,17 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         tensors = {name: torch.from_numpy(getattr(self, name)) for name in ("A_", "B_", "singular_values_")}
         if self.mean_ is not None:
             tensors["mean_"] = torch.from_numpy(self.mean_)
+        arguments = self.get_params()
+        dtype = _torch_dtype(self.dtype)
+        arguments["dtype"] = None if dtype is None else str(dtype).removeprefix("torch.")
         names = getattr(self, "feature_names_in_", None)
         facts = {
             "energy_": self.energy_,
+            "forgetting_": self.forgetting_,
             "solver_": self.solver_,
             "feature_names_in_": None if names is None else list(names),
         }
-        return Saved(tensors, self.get_params(), facts)
+        return Saved(tensors, arguments, facts)
 
     @classmethod
     def _from_saved(cls, saved: Saved) -> LinearAutoencoder:
@@ -456,10 +485,9 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             raise ValueError(f"unknown arguments {sorted(unknown)}")
         laes = cls(**saved.arguments)
         laes._check_parameters()
-        shape = saved.tensors["A_"].shape
-        p, features = laes.n_components, shape[-1] if len(shape) else 0
+        p, features = _sizes(saved.tensors.get("A_"))
         expected = {"A_": (p, features), "B_": (p, p), "singular_values_": (p,)}
-        if laes.center:
+        if "mean_" in saved.tensors:
             expected["mean_"] = (features,)
         for name in sorted(saved.tensors.keys() | expected.keys()):
             found = saved.tensors.get(name)
@@ -468,22 +496,27 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             if found.dtype != torch.float64 or not bool(torch.isfinite(found).all()):
                 raise ValueError(f"{name} is {_described(found)}, expected finite float64 numbers")
             setattr(laes, name, found.numpy())
-        laes.mean_ = saved.tensors["mean_"].numpy() if laes.center else None
+        laes.mean_ = saved.tensors["mean_"].numpy() if "mean_" in saved.tensors else None
         laes.n_features_in_ = features
-        laes.energy_ = float(saved.facts["energy_"])
-        laes.solver_ = str(saved.facts["solver_"])
-        names = saved.facts["feature_names_in_"]
+        laes.energy_ = _fraction(saved.facts, "energy_")
+        laes.forgetting_ = _fraction(saved.facts, "forgetting_")
+        laes.solver_ = saved.facts.get("solver_", "")
+        if laes.solver_ not in SOLVERS or laes.forgetting_ == 0:
+            raise ValueError(
+                f"solver_ is {laes.solver_!r} and forgetting_ {laes.forgetting_}, expected a fitted solver"
+            )
+        names = saved.facts.get("feature_names_in_")
         if names is not None:
-            if not isinstance(names, list) or len(names) != features:
-                raise ValueError(f"feature_names_in_ is {names!r}, expected {features} names")
-            laes.feature_names_in_ = np.array([str(name) for name in names], dtype=object)
+            if not isinstance(names, list) or len(names) != features or not all(isinstance(n, str) for n in names):
+                raise ValueError(f"feature_names_in_ is not a list of {features} names")
+            laes.feature_names_in_ = np.array(names, dtype=object)
         return laes
 
     # -------------------------------------------------------------------------------------------- scikit-learn
 
     @property
     def _n_features_out(self) -> int:
-        return int(self.A_.shape[0])
+        return self._p
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -491,6 +524,19 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         tags.input_tags.three_d_array = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _sizes(A: Tensor | None) -> tuple[int, int]:
+    if A is None or A.ndim != 2 or 0 in A.shape:
+        raise ValueError(f"A_ is {_described(A)}, expected two dimensions")
+    return int(A.shape[0]), int(A.shape[1])
+
+
+def _fraction(facts: dict[str, Any], name: str) -> float:
+    value = facts.get(name)
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{name} is {reprlib.repr(value)}, expected a number from 0 to 1")
+    return float(value)
 
 
 def _described(tensor: Tensor | None) -> str:
@@ -505,7 +551,10 @@ def _check_integer(name: str, value: Any, least: int) -> None:
 def _torch_dtype(dtype: Any) -> torch.dtype | None:
     if dtype is None:
         return None
-    name = str(dtype).removeprefix("torch.") if isinstance(dtype, (str, torch.dtype)) else np.dtype(dtype).name
+    try:
+        name = str(dtype).removeprefix("torch.") if isinstance(dtype, (str, torch.dtype)) else np.dtype(dtype).name
+    except TypeError:
+        name = ""
     if name not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: expected 'float32' or 'float64'")
     return DTYPES[name]

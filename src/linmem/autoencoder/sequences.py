@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 Array = Any  # a NumPy array, a torch tensor or a scipy.sparse matrix
@@ -85,13 +84,13 @@ def check_finite(sequences: Sequences, name: str = "X") -> None:
     """Refuse NaN and infinity, and say where they are."""
     for i, array in enumerate(sequences.arrays):
         where = name if sequences.container == "array" else f"{name}[{i}]"
-        values = array.data if scipy.sparse.issparse(array) else array
-        if isinstance(values, Tensor):
-            if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-                _refuse(torch.isfinite(array).numpy(force=True), torch.isnan(array).numpy(force=True), where)
-        elif values.dtype.kind == "f" and not np.isfinite(values).all():
-            full = array.toarray() if scipy.sparse.issparse(array) else array
-            _refuse(np.isfinite(full), np.isnan(full), where)
+        if isinstance(array, Tensor):
+            finite = not array.is_floating_point() or bool(torch.isfinite(array).all())
+        else:
+            values = array.data if scipy.sparse.issparse(array) else array
+            finite = values.dtype.kind != "f" or bool(np.isfinite(values).all())
+        if not finite:
+            _refuse(array, where)
 
 
 def working_dtype(sequences: Sequences) -> torch.dtype:
@@ -120,6 +119,8 @@ def _frames(array: Any, where: str) -> Array:
             f"{where} has {array.ndim} dimensions: expected 2D array of frames and features. "
             f"Reshape your data: one feature is array.reshape(-1, 1), one frame is array.reshape(1, -1)"
         )
+    if isinstance(array, Tensor) and array.layout != torch.strided:
+        raise ValueError(f"{where} has layout {array.layout}: expected a dense tensor or a scipy.sparse matrix")
     complex_ = array.is_complex() if isinstance(array, Tensor) else array.dtype.kind == "c"
     if complex_:
         raise ValueError(f"Complex data not supported: {where} has dtype {array.dtype}, expected real numbers")
@@ -132,7 +133,11 @@ def _frames(array: Any, where: str) -> Array:
     return array
 
 
-def _refuse(finite: NDArray[Any], nan: NDArray[Any], where: str) -> None:
-    frame, feature = (int(i) for i in np.argwhere(~finite)[0])
-    what = "NaN" if nan[frame, feature] else "inf"
-    raise ValueError(f"{where} contains {what} at frame {frame}, feature {feature}: expected finite numbers")
+def _refuse(array: Array, where: str) -> None:
+    for t in range(array.shape[0]):
+        frame = array[t : t + 1]
+        values = frame.toarray() if scipy.sparse.issparse(frame) else torch.as_tensor(frame).numpy(force=True)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            what = "NaN" if np.isnan(values[0, bad[0]]) else "inf"
+            raise ValueError(f"{where} contains {what} at frame {t}, feature {bad[0]}: expected finite numbers")

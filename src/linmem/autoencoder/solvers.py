@@ -14,9 +14,9 @@ or from U alone, with R the shift by one lag,
 
     A = the first block of Uᵀ      B = λ Uᵀ R U.
 
-The first form decodes better where the memory is smaller than the past, and is cheap. The second keeps its
-digits where the memory holds everything, down to singular values that vanish; `Basis` follows the little of
-U that it needs through the rounds.
+With exact singular vectors the two agree. After a truncation on the way the first decodes better, and it is cheap.
+The second keeps its digits where the memory holds everything, down to singular values that vanish; `Basis` follows
+the little of U that it needs through the rounds.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from torch import Tensor
 from linmem._shapes import Float
 from linmem.autoencoder.stack import BLOCK_ROWS, Stack
 
-#: Size of the largest matrix that `exact` forms: 8 GB in float64.
-EXACT_LIMIT = 32_768
+#: Size of the largest Gram matrix that is formed: 8 GB in float64.
+GRAM_LIMIT = 32_768
 
 #: Up to this size all eigenvectors at once are found faster than the wanted ones by Lanczos iteration.
 DENSE_LIMIT = 512
@@ -68,34 +68,35 @@ def exact(stack: Stack, p: int, forgetting: float, *, seed: int, progress: Progr
     """Leading eigenvectors of the smaller of K and G."""
     lags = stack.longest * stack.n_features
     size = min(stack.n_frames, lags)
-    if size > EXACT_LIMIT:
+    if size > GRAM_LIMIT:
         raise ValueError(
             f"solver='exact' would form a matrix of {size} x {size} ({stack.n_frames} frames, the longest "
-            f"sequence has {stack.longest}), its limit is {EXACT_LIMIT}: expected solver='doubling', which "
+            f"sequence has {stack.longest}), its limit is {GRAM_LIMIT}: expected solver='doubling', which "
             f"comes close with a larger width or polish"
         )
     stack = stack.to(torch.float64)
     if p < size and stack.n_frames <= lags:
         s, V = leading_roots(left_gram(stack, forgetting, progress), p, seed)
-        if not holds_everything(stack, s, forgetting):
+        if not near_full_rank(stack, s, forgetting):
             return encoder_from_left(stack, V, s, forgetting)
     elif p < size:
         s, U = leading_roots(right_gram(stack, forgetting, progress), p, seed)
-        if not holds_everything(stack, s, forgetting):
+        if not near_full_rank(stack, s, forgetting):
             return encoder_from_right(stack, U, s, forgetting)
-    return lossless(stack, p, size, forgetting, progress)
+    return lossless(stack, p, forgetting, progress)
 
 
 def doubling(stack: Stack, p: int, forgetting: float, *, width: int, polish: int, progress: Progress) -> Encoder:
     """Rounds of doubling, compressed to `width` columns each, then `polish` exact passes."""
     Z, rounds = double(stack, width, forgetting, compress_by_gram, progress)
-    s = rounds[-1].s
-    if holds_everything(stack, s[:p], forgetting):
-        return lossless(stack.to(torch.float64), p, width, forgetting, progress)
-    s, V = s[:p], Z[:, :p] / s[:p].to(Z.dtype)
+    s, V = rounds[-1].s[:p], Z[:, :p] / rounds[-1].s[:p].to(Z.dtype)
+    if near_full_rank(stack, s, forgetting):
+        if stack.dtype == torch.float64:
+            return lossless(stack, p, forgetting, progress)
+        precise = stack.to(torch.float64)
+        return doubling(precise, p, forgetting, width=width, polish=polish, progress=progress)
     if polish:
-        stack = stack.to(torch.float64)
-        V = Z.double()
+        stack, V = stack.to(torch.float64), Z.double()
         times_gram = gram_operator(stack, forgetting, progress)
         for _ in range(polish):
             s, V = exact_pass(times_gram, V)
@@ -133,8 +134,10 @@ def slices(stack: Stack, p: int, forgetting: float, *, slice_width: int, progres
         for start, stop in bounds:
             wider[start:stop] = slice_of(start, stop) @ P + Z[start:stop] @ Q
         Z = wider
-    if holds_everything(stack, s, forgetting):
-        return lossless(stack.to(torch.float64), p, p, forgetting, progress)
+    if near_full_rank(stack, s, forgetting):
+        if stack.dtype == torch.float64:
+            return lossless(stack, p, forgetting, progress)
+        return slices(stack.to(torch.float64), p, forgetting, slice_width=slice_width, progress=progress)
     return encoder_from_left(stack, Z / s.to(Z.dtype), s, forgetting)
 
 
@@ -143,10 +146,8 @@ def slices(stack: Stack, p: int, forgetting: float, *, slice_width: int, progres
 
 def encoder_from_left(stack: Stack, V: Float[Tensor, "l p"], s: Float[Tensor, " p"], forgetting: float) -> Encoder:
     """A and B from the left singular vectors and the singular values of Xi."""
-    # A Gram matrix resolves singular values down to the square root of the precision: below is noise.
-    p = int((s > s[0] * torch.finfo(V.dtype).eps ** 0.5).sum())
-    V, s = V[:, :p], s[:p, None]
-    shifted = V.new_zeros(p, p, dtype=torch.float64)  # Vᵀ S V
+    s = s[:, None]
+    shifted = torch.zeros(len(s), len(s), dtype=torch.float64, device=V.device)  # Vᵀ S V
     for start, stop in stack.blocks():
         later, earlier = stack.pairs(1, start, stop)
         shifted += V[later].T @ V[earlier]
@@ -160,20 +161,25 @@ def encoder_from_right(stack: Stack, U: Float[Tensor, "n p"], s: Float[Tensor, "
     return Encoder(U[:a].T, forgetting * (U[a:].T @ U[:-a]), s)
 
 
-def lossless(stack: Stack, p: int, width: int, forgetting: float, progress: Progress) -> Encoder:
+def lossless(stack: Stack, p: int, forgetting: float, progress: Progress) -> Encoder:
     """A and B where `p` units hold all that is in Xi, or nearly: no Gram matrix, no division by s."""
-    _, rounds = double(stack, width, forgetting, compress_by_qr, progress)
+    _, rounds = double(stack, p + p // 2 + 10, forgetting, compress_by_qr, progress)
     basis = Basis.of_one_lag(rounds[0].W)
     for compressed in rounds[1:]:
         basis = basis.doubled(compressed.W)
     return Encoder(basis.first[:, :p].T, forgetting * basis.shift[:p, :p], rounds[-1].s[:p])
 
 
-def holds_everything(stack: Stack, s: Float[Tensor, " p"], forgetting: float) -> bool:
-    """Whether these singular values leave nothing of Xi that the working precision could tell from rounding."""
-    energy = stack.energy(forgetting)
-    lost = energy - float(s.square().sum())
-    return bool(lost <= torch.finfo(stack.dtype).eps ** 0.5 * energy)
+def near_full_rank(stack: Stack, s: Float[Tensor, " p"], forgetting: float) -> bool:
+    """Whether `encoder_from_left` would lose more of Xi to rounding than is lost to truncation.
+
+    The square of the condition number multiplies the precision there; truncation costs the root of the energy
+    that `s` leaves out, which cannot be told from zero below some hundred roundings.
+    """
+    energy, eps = stack.energy(forgetting), torch.finfo(stack.dtype).eps
+    left_out = max(0.0, 1 - float(s.square().sum()) / energy)
+    rounding = eps * float(s[0] / s[-1]) ** 2
+    return left_out < 500 * eps or rounding > left_out**0.5
 
 
 # ------------------------------------------------------------------------------------------------- doubling
@@ -251,13 +257,23 @@ def combine(
 
 def compress_frames(stack: Stack, width: int, through_gram: bool) -> Compressed:
     """X itself: the first round, with one lag."""
-    if through_gram and stack.n_features <= stack.n_frames:
+    if not through_gram:
+        return singular_by_qr((stack.block(start, stop) for start, stop in stack.blocks()), width)
+    if min(stack.n_features, stack.n_frames) > GRAM_LIMIT:
+        raise ValueError(
+            f"X has {stack.n_features} features in {stack.n_frames} frames: expected at most {GRAM_LIMIT} features, "
+            f"as from sklearn.decomposition.TruncatedSVD"
+        )
+    if stack.n_features <= stack.n_frames:
         gram = torch.zeros(stack.n_features, stack.n_features, dtype=torch.float64, device=stack.device)
         for start, stop in stack.blocks():
             block = stack.block(start, stop)
             gram += block.T @ block
-        return leading_roots_dense(gram, width)
-    return singular_by_qr((stack.block(start, stop) for start, stop in stack.blocks()), width)
+        return leading_roots(gram, width)
+    s, V = leading_roots(stack.inner_products(), width)
+    known = s > s[0] * torch.finfo(stack.dtype).eps ** 0.5  # the rest is rounding, and no basis
+    s, V = s[known], V[:, known]
+    return Compressed(s, stack.project_transposed(V.to(stack.dtype)).double() / s)
 
 
 def compress_by_gram(stack: Stack, Z: Tensor, s: Tensor, steps: int, factor: float, width: int) -> Compressed:
@@ -294,15 +310,7 @@ def left_gram(stack: Stack, forgetting: float, progress: Progress) -> Float[Tens
 
     So K solves K = X Xᵀ + λ² S K Sᵀ, and one pass over the rows of X Xᵀ gives it.
     """
-    K = torch.empty(stack.n_frames, stack.n_frames, dtype=stack.dtype, device=stack.device)
-    for start, stop in stack.blocks():
-        block = stack.block(start, stop)
-        for first, last in stack.blocks():
-            if first == start:
-                K[start:stop, first:last] = block @ block.T
-            elif first < start:
-                K[start:stop, first:last] = block @ stack.block(first, last).T
-                K[first:last, start:stop] = K[start:stop, first:last].T
+    K = stack.inner_products()
     has_previous = stack.time > 0
     weight = forgetting**2 * has_previous[1:].to(K.dtype)
     rows = torch.nonzero(has_previous).squeeze(1).tolist()
@@ -327,7 +335,7 @@ def right_gram(stack: Stack, forgetting: float, progress: Progress) -> Float[Ten
         G[i * a : (i + 1) * a, :-a] += G[(i + 1) * a : (i + 2) * a, a:]
     lag = torch.arange(stack.longest, dtype=stack.dtype, device=stack.device).repeat_interleave(a)
     discount = forgetting**lag
-    return G * discount * discount[:, None]
+    return G.mul_(discount).mul_(discount[:, None])
 
 
 def gram_operator(stack: Stack, forgetting: float, progress: Progress) -> Callable[[Tensor], Tensor]:
@@ -364,10 +372,10 @@ def exact_pass(times_gram: Callable[[Tensor], Tensor], V: Tensor) -> tuple[Tenso
 # ------------------------------------------------------------------------------- singular values and vectors
 
 
-def leading_roots(gram: Float[Tensor, "n n"], p: int, seed: int) -> Compressed:
+def leading_roots(gram: Float[Tensor, "n n"], p: int, seed: int = 0) -> Compressed:
     """The `p` largest eigenvalues of a Gram matrix, as singular values, and their eigenvectors."""
     n = len(gram)
-    if n <= DENSE_LIMIT or p > n // 4 or gram.is_cuda:
+    if n <= DENSE_LIMIT or p > n // 8 or gram.device.type != "cpu":
         return leading_roots_dense(gram, p)
     # A symmetric product reads half of the matrix.
     columns = gram.numpy().T
@@ -375,19 +383,19 @@ def leading_roots(gram: Float[Tensor, "n n"], p: int, seed: int) -> Compressed:
     start = np.random.default_rng(seed).standard_normal(n)
     w, V = eigsh(product, k=p, which="LA", v0=start)
     order = np.argsort(-w)
-    return Compressed(_roots(torch.from_numpy(w[order])), torch.from_numpy(V[:, order]))
+    return without_rounding(torch.from_numpy(w[order]), torch.from_numpy(V[:, order]))
 
 
 def leading_roots_dense(gram: Float[Tensor, "n n"], p: int) -> Compressed:
-    """The same from all eigenvectors, without those whose eigenvalue is nothing but rounding."""
+    """The same from all eigenvectors."""
     w, V = torch.linalg.eigh(gram)
-    s, V = _roots(w.flip(0)[:p]), V.flip(1)[:, :p]
-    p = max(1, int((s > 0).sum()))
-    return Compressed(s[:p], V[:, :p])
+    return without_rounding(w.flip(0)[:p], V.flip(1)[:, :p])
 
 
-def _roots(w: Tensor) -> Tensor:
-    return w.clamp(min=0).sqrt()
+def without_rounding(w: Float[Tensor, " p"], V: Float[Tensor, "n p"]) -> Compressed:
+    """Roots of eigenvalues, leaving out (but for one) those that rounding made negative or zero."""
+    p = max(1, int((w > 0).sum()))
+    return Compressed(w[:p].clamp(min=0).sqrt(), V[:, :p])
 
 
 def singular_by_qr(blocks: Iterator[Tensor], p: int) -> Compressed:

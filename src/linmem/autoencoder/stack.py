@@ -11,6 +11,7 @@ solvers need of Xi they get from X and S, and this file is the only one that kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,8 +25,11 @@ from linmem._shapes import Float, Int
 #: Some rows of a stack.
 Rows = slice | Tensor
 
-#: Rows handled at a time: wide enough for fast products, small enough to stay in the processor's cache.
+#: Rows handled at a time: enough for fast products, few enough to stay in the processor's cache.
 BLOCK_ROWS = 2_048
+
+#: And at most so many numbers, for frames with very many features.
+BLOCK_NUMBERS = 2**22
 
 
 class Stack:
@@ -44,6 +48,8 @@ class Stack:
         Taken from every frame.
     features : int tensor, optional
         The features that the rows of X have; all by default.
+    scale : float
+        Multiplies X.
 
     Attributes
     ----------
@@ -72,8 +78,10 @@ class Stack:
         device: torch.device,
         mean: Float[Tensor, " a"] | None = None,
         features: Int[Tensor, " a"] | None = None,
+        scale: float = 1.0,
     ) -> None:
         self.sequences = sequences
+        self.scale = scale
         self.features = features
         self.dtype = dtype
         self.device = device
@@ -93,13 +101,27 @@ class Stack:
     def to(self, dtype: torch.dtype) -> Stack:
         """The same frames in another working precision."""
         mean = None if self.mean is None else self.mean.to(dtype)
-        return Stack(self.sequences, dtype=dtype, device=self.device, mean=mean, features=self.features)
+        return Stack(
+            self.sequences, dtype=dtype, device=self.device, mean=mean, features=self.features, scale=self.scale
+        )
 
-    def restricted(self, features: Int[Tensor, " b"] | None, mean: Float[Tensor, " a"] | None) -> Stack:
-        """The same frames with these features only (None: all), and the mean taken from them."""
-        if features is not None and mean is not None:
+    def prepared(self, center: bool) -> Stack:
+        """The same frames as the solvers like them.
+
+        Without the features that are zero throughout, less their mean if wanted, and multiplied by a power of two
+        where their squares could overflow or vanish.
+        """
+        mean = self.mean_frame() if center else None
+        largest, used = 0.0, torch.zeros(self.n_features, dtype=torch.bool, device=self.device)
+        for start, stop in self.blocks():
+            block = self.block(start, stop).abs()
+            used |= (block > 0).any(0)
+            largest = max(largest, float(block.max()))
+        scale = 1.0 if largest == 0 or 1e-4 < largest < 1e4 else 2.0 ** -round(math.log2(largest))
+        features = None if bool(used.all()) or not bool(used.any()) else torch.nonzero(used).squeeze(1)
+        if mean is not None and features is not None:
             mean = mean[features]
-        return Stack(self.sequences, dtype=self.dtype, device=self.device, mean=mean, features=features)
+        return Stack(self.sequences, dtype=self.dtype, device=self.device, mean=mean, features=features, scale=scale)
 
     def block(self, start: int, stop: int) -> Float[Tensor, "rows a"]:
         """Rows `start` to `stop` of X, dense, in the working precision."""
@@ -110,15 +132,18 @@ class Stack:
         rows = dense(_below_each_other(pieces), self.dtype, self.device)
         if self.features is not None:
             rows = rows[:, self.features]
-        return rows if self.mean is None else rows - self.mean
+        if self.mean is not None:
+            rows = rows - self.mean
+        return rows if self.scale == 1 else rows * self.scale
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Bounds of the blocks, from the last to the first.
 
         In that order a result may overwrite its operand: S reaches back only to rows that come later.
         """
-        for stop in range(self.n_frames, 0, -BLOCK_ROWS):
-            yield max(0, stop - BLOCK_ROWS), stop
+        rows = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // self.n_features))
+        for stop in range(self.n_frames, 0, -rows):
+            yield max(0, stop - rows), stop
 
     def rows_after(self, steps: int, start: int = 0, stop: int | None = None) -> Int[Tensor, " n"]:
         """Rows of [start, stop) that have a row `steps` earlier in their own sequence."""
@@ -180,21 +205,25 @@ class Stack:
             out += self.block(start, stop).T @ V[start:stop]
         return out
 
+    def inner_products(self) -> Float[Tensor, "l l"]:
+        """X Xᵀ."""
+        out = torch.empty(self.n_frames, self.n_frames, dtype=torch.float64, device=self.device)
+        for start, stop in self.blocks():
+            block = self.block(start, stop)
+            for first, last in self.blocks():
+                if first == start:
+                    out[start:stop, first:last] = block @ block.T
+                elif first < start:
+                    out[start:stop, first:last] = block @ self.block(first, last).T
+                    out[first:last, start:stop] = out[start:stop, first:last].T
+        return out
+
     def mean_frame(self) -> Float[Tensor, " a"]:
         """Mean over all frames of all sequences."""
         total = torch.zeros(self.n_features, dtype=torch.float64, device=self.device)
         for start, stop in self.blocks():
             total += self.block(start, stop).double().sum(0)
         return (total / self.n_frames).to(self.dtype)
-
-    def features_in_use(self) -> Int[Tensor, " a"] | None:
-        """The features that are not zero throughout (at least one), or None if that is all of them."""
-        used = torch.zeros(self.n_features, dtype=torch.bool, device=self.device)
-        for start, stop in self.blocks():
-            used |= (self.block(start, stop) != 0).any(0)
-        if bool(used.all()):
-            return None
-        return torch.nonzero(used).squeeze(1) if bool(used.any()) else used.new_zeros(1, dtype=torch.int64)
 
     def energy(self, forgetting: float) -> float:
         """Squared Frobenius norm of Xi: frame t is seen, discounted, from its own row and all later ones."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure  # not pyplot: no window, no global state
 from numpy.typing import NDArray
 
 from linmem import LinearAutoencoder
@@ -72,8 +73,6 @@ def figure(
     wave: NDArray[Any], wave_rows: list[Held], rolls: list[NDArray[Any]], roll_rows: list[Held], path: Path
 ) -> None:
     """What memories of some sizes give back, and the error by size."""
-    from matplotlib.figure import Figure  # no window, no global state
-
     canvas = Figure(figsize=(10, 6.5), layout="constrained")
     (top, errors), (true, decoded) = canvas.subplots(2, 2)
     top.plot(wave[:, 0], color="0.7", lw=4, label="300 samples of a guitar")
@@ -101,8 +100,6 @@ def figure(
 
 def forgetting_figure(rolls: list[NDArray[Any]], path: Path) -> None:
     """What is left of a frame after some steps, for memories of one size that forget at different rates."""
-    from matplotlib.figure import Figure
-
     canvas = Figure(figsize=(7, 4), layout="constrained")
     axes = canvas.subplots()
     for forgetting in (1.0, 0.95, 0.9, 0.8, 0.5):
