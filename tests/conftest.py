@@ -8,7 +8,7 @@ from jaxtyping import install_import_hook
 _hook = install_import_hook("linmem", "beartype.beartype")
 _hook.__enter__()
 
-from hypothesis import settings
+from hypothesis import settings  # noqa: E402
 
 settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
