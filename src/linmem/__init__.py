@@ -1,3 +1,27 @@
 """Recurrent networks whose memory is a linear autoencoder, computed in closed form."""
 
+from linmem.layers import (
+    LMN,
+    ClockworkRNN,
+    ClockworkRNNCell,
+    LMNCell,
+    MultiScaleLMN,
+    MultiScaleLMNCell,
+    UnrolledRNN,
+    UnrolledRNNCell,
+)
+from linmem.pretraining import lmn_from_rnn
+
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "LMN",
+    "ClockworkRNN",
+    "ClockworkRNNCell",
+    "LMNCell",
+    "MultiScaleLMN",
+    "MultiScaleLMNCell",
+    "UnrolledRNN",
+    "UnrolledRNNCell",
+    "lmn_from_rnn",
+]
