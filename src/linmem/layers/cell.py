@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from linmem.layers.checks import check_clock, check_same_kind, check_size, check_state
 from linmem.layers.equations import Equations, Parameters
-from linmem.layers.recurrent import State, cast, split_state
+from linmem.layers.recurrent import State, autocasts, cast, split_state
 
 
 class RecurrentCell(nn.Module):
@@ -70,7 +70,7 @@ class RecurrentCell(nn.Module):
         """
         weight = next(self.parameters())
         kind = weight.device.type
-        if torch.is_autocast_enabled(kind):
+        if autocasts(kind):
             with torch.autocast(kind, enabled=False):
                 return self.forward(cast(input, weight.dtype), cast(hx, weight.dtype))
         name = type(self).__name__

@@ -13,13 +13,13 @@ from linmem.kernels import Connections, Modules, Output
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_nonlinearity
 from linmem.layers.clocks import make_modules, modules_repr
-from linmem.layers.equations import Parameters
+from linmem.layers.equations import Equations, Parameters
 from linmem.layers.initial import contract_, uniform_
 from linmem.layers.recurrent import RecurrentLayer
 
 
 @dataclass(frozen=True)
-class _ClockworkEquations:
+class _ClockworkEquations(Equations):
     """The Clockwork RNN for one layer and direction."""
 
     modules: Modules

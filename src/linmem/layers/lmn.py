@@ -12,7 +12,7 @@ from linmem import kernels
 from linmem.kernels import Output
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_choice, check_nonlinearity, check_size
-from linmem.layers.equations import Parameters
+from linmem.layers.equations import Equations, Parameters
 from linmem.layers.initial import (
     autoencoder_memory,
     contract_,
@@ -26,7 +26,7 @@ INITS = ("uniform", "orthogonal", "legendre", "autoencoder")
 
 
 @dataclass(frozen=True)
-class _LMNEquations:
+class _LMNEquations(Equations):
     """The LMN for one layer and direction."""
 
     hidden_size: int

@@ -14,7 +14,7 @@ from linmem.kernels import Connections, Modules, Output
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_size
 from linmem.layers.clocks import make_modules, modules_repr
-from linmem.layers.equations import Parameters
+from linmem.layers.equations import Equations, Parameters
 from linmem.layers.initial import contract_, uniform_
 from linmem.layers.lmn import (
     check_memory_options,
@@ -27,7 +27,7 @@ from linmem.layers.recurrent import RecurrentLayer
 
 
 @dataclass(frozen=True)
-class _MultiScaleEquations:
+class _MultiScaleEquations(Equations):
     """The MultiScale LMN for one layer and direction."""
 
     hidden_size: int

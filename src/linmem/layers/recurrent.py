@@ -206,7 +206,7 @@ class RecurrentLayer(nn.Module):
             )
         weight = next(self.parameters())
         kind = weight.device.type
-        if torch.is_autocast_enabled(kind):
+        if autocasts(kind):
             # A linear memory adds up what it is given over thousands of steps, and with it every rounding
             # error. So the recurrence keeps the precision of its weights.
             with torch.autocast(kind, enabled=False):
@@ -340,6 +340,11 @@ class RecurrentLayer(nn.Module):
         }
         parts += [f"{k}={getattr(self, k)}" for k, v in defaults.items() if getattr(self, k) != v]
         return ", ".join(parts)
+
+
+def autocasts(device_type: str) -> bool:
+    """Whether autocast is on; the meta device, for one, does not know it."""
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:

@@ -11,13 +11,13 @@ from linmem import kernels
 from linmem.kernels import Output
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_choice, check_nonlinearity, check_size
-from linmem.layers.equations import Parameters
+from linmem.layers.equations import Equations, Parameters
 from linmem.layers.initial import shrink_factor, uniform_
 from linmem.layers.recurrent import RecurrentLayer
 
 
 @dataclass(frozen=True)
-class _UnrolledEquations:
+class _UnrolledEquations(Equations):
     """The unrolled RNN for one layer and direction."""
 
     hidden_size: int
