@@ -1,5 +1,6 @@
 """Recurrent networks whose memory is a linear autoencoder, computed in closed form."""
 
+from linmem import export
 from linmem.layers import (
     LMN,
     ClockworkRNN,
@@ -23,5 +24,6 @@ __all__ = [
     "MultiScaleLMNCell",
     "UnrolledRNN",
     "UnrolledRNNCell",
+    "export",
     "lmn_from_rnn",
 ]

@@ -24,10 +24,10 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def agree() -> Callable[[str, object, object], None]:
-    """``agree(what, actual, expected)``: equal to 1e-12 in float64; the summary prints the largest difference."""
+    """``agree(what, actual, expected)``: equal to 1e-12; the summary prints the largest difference."""
 
     def check(what: str, actual: object, expected: object) -> None:
-        actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
+        actual, expected = torch.as_tensor(actual).detach(), torch.as_tensor(expected).detach()
         assert actual.shape == expected.shape
         assert actual.dtype == expected.dtype == torch.float64
         if actual.numel():

@@ -164,19 +164,20 @@ def test_gradients(make: Callable[..., nn.Module], check: Callable[..., bool]) -
     for layer, args, _ in itertools.islice(built(make, torch.float64), 0, None, 5):
         packed = args[0] if isinstance(args[0], PackedSequence) else None
         tensors = args if packed is None else (packed.data, *args[1:])
-        names = [name for name, _ in layer.named_parameters()]
+        weights = [p.detach().requires_grad_() for p in layer.parameters()]
+        run = partial(_run_with, layer, packed, len(tensors))
+        assert check(run, (*tensors, *weights), fast_mode=True)
 
-        def run(
-            x: Tensor, *rest: Tensor, layer: nn.Module = layer, packed: Any = packed
-        ) -> tuple[Tensor, ...]:
-            states, weights = rest[: len(rest) - len(names)], rest[len(rest) - len(names) :]
-            inputs = x if packed is None else packed._replace(data=x)
-            out = torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (inputs, *states))
-            return tuple(t for t in tree_leaves(out) if isinstance(t, Tensor) and t.is_floating_point())
 
-        assert check(
-            run, (*tensors, *(p.detach().requires_grad_() for p in layer.parameters())), fast_mode=True
-        )
+def _run_with(
+    layer: nn.Module, packed: PackedSequence | None, count: int, *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    """All float results of a layer as a function of `count` arguments and its parameters."""
+    (x, *state), weights = tensors[:count], tensors[count:]
+    names = [name for name, _ in layer.named_parameters()]
+    inputs = x if packed is None else packed._replace(data=x)
+    results = torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (inputs, *state))
+    return tuple(t for t in tree_leaves(results) if isinstance(t, Tensor) and t.is_floating_point())
 
 
 @each_layer
