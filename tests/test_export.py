@@ -104,13 +104,14 @@ def test_model_that_fixes_the_length_is_refused(plain_linmem: ModuleType, tmp_pa
                 m = self.cell(x_t, m)
             return m
 
-    with pytest.raises(Exception, match="[Cc]onstraint|specializ"):
+    with pytest.raises(Exception, match=r"[Cc]onstraint|specializ"):
         plain_linmem.export.to_onnx(
             Model(), tmp_path / "m.onnx", example=torch.zeros(4, 2, 3), batch_first=False
         )
 
 
-# Outside of no_grad, torch's own scan looks at the gradients of its inputs while it is traced.
+# While it is traced, torch's scan asks for gradients that are not there and imports what torch deprecates.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @each_layer
 def test_torch_export(plain_linmem: ModuleType, name: str) -> None:
@@ -122,7 +123,7 @@ def test_torch_export(plain_linmem: ModuleType, name: str) -> None:
     x = torch.randn(17, 4, 3)
     assert_equal([t.detach().numpy() for t in tree_leaves(free(x))], layer(x))
     fixed = torch.export.export(layer, example).module()
-    with pytest.raises((RuntimeError, AssertionError), match="Guard failed|shape"):
+    with pytest.raises(AssertionError, match="Guard failed"):
         fixed(torch.randn(17, 2, 3))
 
 
@@ -130,9 +131,7 @@ def test_wrong_arguments(plain_linmem: ModuleType, tmp_path: Path) -> None:
     export, path = plain_linmem.export, tmp_path / "x.onnx"
     layer = plain_linmem.LMN(3, 4)
     whole = partial(export.to_onnx, path=path)
-    with pytest.raises(
-        ValueError, match="example and batch_first are for models; a layer knows its own input"
-    ):
+    with pytest.raises(ValueError, match="a layer knows its own input"):
         whole(layer, example=torch.zeros(4, 2, 3))
     with pytest.raises(ValueError, match="example and batch_first are needed to export a Linear"):
         whole(nn.Linear(3, 3))

@@ -156,10 +156,8 @@ def _export(module: nn.Module, inputs: Inputs, outputs: list[str], path: str | P
     axes = {name: torch.export.Dim(name, min=1) for name in ("batch", "length")}
     shapes = {name: {i: axes[axis] for i, axis in free.items()} for name, (_, free) in inputs.items()}
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", category=FutureWarning
-        )  # torch's exporter uses what torch deprecates
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        for message in (".torch.jit", ".isinstance.treespec"):  # torch's exporter uses what torch deprecates
+            warnings.filterwarnings("ignore", message=message)
         program = torch.export.export(
             module.eval(), tuple(x for x, _ in inputs.values()), dynamic_shapes=tuple(shapes.values())
         )

@@ -192,7 +192,7 @@ def over_time(step: Step, state: Tensor, *inputs: Tensor | None) -> tuple[Tensor
             state, output = step(state, *rows)
             return state.clone(), output.clone()  # what a scan carries and what it emits may not alias
 
-        final, outputs = scan(body, state, sequences)
+        final, outputs = scan(body, state.contiguous(), sequences)
         return final, outputs
     collected = []
     for rows in zip(*(s.unbind(0) for s in sequences), strict=True):

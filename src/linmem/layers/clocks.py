@@ -35,6 +35,8 @@ def make_modules(
     if num_modules is not None:
         check_size("num_modules", num_modules)
     if periods is not None:
+        if not periods:
+            raise ValueError("periods must list at least one module")
         for period in periods:
             check_size("periods", period)
         if list(periods) != sorted(set(periods)):
