@@ -50,6 +50,7 @@ def to_onnx(
 
     Examples
     --------
+    >>> import linmem
     >>> layer = linmem.LMN(88, 100, batch_first=True)
     >>> linmem.export.to_onnx(layer, "lmn.onnx")  # doctest: +SKIP
     """

@@ -1,6 +1,7 @@
 """Recurrent layers with torch's contract."""
 
 from linmem.layers.clockwork import ClockworkRNN, ClockworkRNNCell
+from linmem.layers.count import count_parameters
 from linmem.layers.lmn import LMN, LMNCell
 from linmem.layers.multiscale import MultiScaleLMN, MultiScaleLMNCell
 from linmem.layers.unrolled import UnrolledRNN, UnrolledRNNCell
@@ -14,4 +15,5 @@ __all__ = [
     "MultiScaleLMNCell",
     "UnrolledRNN",
     "UnrolledRNNCell",
+    "count_parameters",
 ]
