@@ -113,7 +113,7 @@ def test_model_that_fixes_the_length_is_refused(plain_linmem: ModuleType, tmp_pa
 # While it is traced, torch's scan asks for gradients that are not there and imports what torch deprecates.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@each_layer
+@pytest.mark.parametrize("name", ["LMN, learned start", "MultiScaleLMN"])
 def test_torch_export(plain_linmem: ModuleType, name: str) -> None:
     """With a free length the graph is a scan; with a fixed one it refuses any other."""
     layer = build(plain_linmem, name, batch_first=False).eval()

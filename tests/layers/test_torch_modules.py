@@ -44,6 +44,7 @@ CELLS = {
     "UnrolledRNNCell": linmem.UnrolledRNNCell,
 }
 DTYPES = (torch.float32, torch.float64)
+pytestmark = pytest.mark.usefixtures("unchecked")
 each_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS.keys())
 each_cell = pytest.mark.parametrize("make", CELLS.values(), ids=CELLS.keys())
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -91,7 +92,6 @@ def test_unbatched_input_equals_a_batch_of_one(make: Callable[..., nn.Module], d
         assert_close(leaves[1:], [clock.squeeze(0) for clock in leaves1[1:]])
 
 
-@pytest.mark.usefixtures("unchecked")
 @each_dtype
 @each_layer
 def test_factory_kwargs(make: Callable[..., nn.Module], dtype: torch.dtype) -> None:
@@ -119,7 +119,6 @@ def test_repr_evaluates_to_the_same_layer(make: Callable[..., nn.Module]) -> Non
         assert repr(again) == repr(layer)
 
 
-@pytest.mark.usefixtures("unchecked")
 @each_dtype
 @each_layer
 def test_copies_compute_the_same(make: Callable[..., nn.Module], dtype: torch.dtype) -> None:
@@ -155,13 +154,13 @@ def _non_contiguous(tensor: Tensor) -> Tensor:
     return wide
 
 
-@pytest.mark.usefixtures("unchecked")
 @each_layer
 @pytest.mark.parametrize("check", [gradcheck, gradgradcheck])
 def test_gradients(make: Callable[..., nn.Module], check: Callable[..., bool]) -> None:
     """Of output and state with respect to input, state and every parameter."""
-    # The samples are 8 kinds of layer times 4 of input; every kind of both occurs on this diagonal.
-    for layer, args, _ in itertools.islice(built(make, torch.float64), 0, None, 5):
+    # The samples are 8 kinds of layer times 4 of input. Every seventh gives all kinds of input, and layers
+    # with and without each option.
+    for layer, args, _ in itertools.islice(built(make, torch.float64), 0, None, 7):
         packed = args[0] if isinstance(args[0], PackedSequence) else None
         tensors = args if packed is None else (packed.data, *args[1:])
         weights = [p.detach().requires_grad_() for p in layer.parameters()]
@@ -201,7 +200,6 @@ def test_empty_sequence_is_an_error(
         make(3, 4, batch_first=batch_first)(torch.zeros(shape))
 
 
-@pytest.mark.usefixtures("unchecked")
 @each_dtype
 @each_layer
 def test_torch_error_cases(make: Callable[..., nn.Module], dtype: torch.dtype) -> None:
@@ -240,7 +238,6 @@ def test_cell_gradients(make: Callable[..., nn.Module], check: Callable[..., boo
     assert check(lambda x, hx, *_: tree_leaves(cell(x, hx))[0], (x, hx, *cell.parameters()))
 
 
-@pytest.mark.usefixtures("unchecked")
 @each_dtype
 @each_cell
 def test_cell_error_cases(make: Callable[..., nn.Module], dtype: torch.dtype) -> None:
