@@ -35,6 +35,23 @@ def shrink_factor(matrix: Float[Tensor, "n n"], limit: float = RADIUS_LIMIT) -> 
     return min(1.0, limit / spectral_radius(matrix))
 
 
+def growth_rate(w_hh: Float[Tensor, "n tape"]) -> float:
+    """Estimate by running it how fast h^t = W_1 h^{t-1} + … + W_k h^{t-k} grows: its spectral radius.
+
+    The eigenvalues of its companion matrix would take minutes at sizes in ordinary use. The first steps are
+    not counted, so that what fades faster has faded.
+    """
+    w = w_hh.detach().double().cpu()
+    tape = torch.randn(w.shape[1], 16, dtype=w.dtype, generator=torch.Generator().manual_seed(0))
+    steps, growth = 200, torch.ones(1)
+    for _ in range(2):
+        for _ in range(steps):
+            tape = torch.cat([w @ tape, tape[: -len(w)]])
+        growth = tape.norm(dim=0)
+        tape = tape / growth.clamp_min(torch.finfo(w.dtype).tiny)
+    return float(growth.max().pow(1 / steps))
+
+
 def contract_(matrix: Float[Tensor, "n n"], factors: Iterable[Tensor]) -> None:
     """Multiply `factors`, in which `matrix` is linear, so that its spectral radius is at most the limit."""
     shrink = shrink_factor(matrix)

@@ -138,8 +138,8 @@ class MultiScaleLMN(RecurrentLayer):
     sequence has seen, so a sequence cut anywhere gives the same numbers. A state given as the memory alone
     stands at clock 0. All layers and both directions share the clock.
 
-    ``weight_mm`` holds only the blocks that exist, packed into a vector (:class:`linmem.kernels.Modules`);
-    :meth:`memory_matrix` shows it as a matrix.
+    ``weight_mm`` holds only the blocks that exist, packed into a vector as ``layer.layout`` says
+    (:class:`linmem.kernels.Modules`); :meth:`memory_matrix` shows it as a matrix.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from linmem.kernels import Output
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_choice, check_nonlinearity, check_size
 from linmem.layers.equations import Equations, Parameters
-from linmem.layers.initial import shrink_factor, uniform_
+from linmem.layers.initial import RADIUS_LIMIT, growth_rate, uniform_
 from linmem.layers.recurrent import RecurrentLayer
 
 
@@ -46,8 +46,9 @@ class _UnrolledEquations(Equations):
         if "bias_h" in p:
             uniform_(p["bias_h"])
         # Multiplying the block of lag i by c^i multiplies every eigenvalue of the recurrence by c.
-        shrink = shrink_factor(self.transition(p))
-        if shrink < 1:
+        rate = 0.0 if p["weight_hh"].is_meta else growth_rate(p["weight_hh"])
+        if rate > RADIUS_LIMIT:
+            shrink = RADIUS_LIMIT / rate
             for lag, block in enumerate(p["weight_hh"].chunk(self.order, 1), start=1):
                 block.mul_(shrink**lag)
 
