@@ -127,6 +127,16 @@ def test_torch_export(plain_linmem: ModuleType, name: str) -> None:
         fixed(torch.randn(17, 2, 3))
 
 
+def test_missing_extra_is_named(
+    plain_linmem: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_linmem.export, "find_spec", lambda name: None)
+    with pytest.raises(
+        ImportError, match=r"exporting needs onnx and onnxscript: pip install 'linmem\[export\]'"
+    ):
+        plain_linmem.export.to_onnx(plain_linmem.LMN(3, 4), tmp_path / "x.onnx")
+
+
 def test_wrong_arguments(plain_linmem: ModuleType, tmp_path: Path) -> None:
     export, path = plain_linmem.export, tmp_path / "x.onnx"
     layer = plain_linmem.LMN(3, 4)

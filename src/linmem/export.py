@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from os import PathLike, fspath
 from typing import Any
 
@@ -153,6 +154,9 @@ def _output_names(model: nn.Module, example: Tensor) -> list[str]:
 
 def _export(module: nn.Module, inputs: Inputs, outputs: list[str], path: str | PathLike[str]) -> None:
     """Export with free dimensions; torch.export raises if the graph would fix one of them."""
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"exporting needs {' and '.join(missing)}: pip install 'linmem[export]'")
     training = module.training
     axes = {name: torch.export.Dim(name, min=1) for name in ("batch", "length")}
     shapes = {name: {i: axes[axis] for i, axis in free.items()} for name, (_, free) in inputs.items()}
