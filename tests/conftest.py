@@ -1,14 +1,72 @@
 """Shared by all tests: shapes in annotations are checked while the tests run."""
 
+import importlib
 import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
+import jaxtyping
+import pytest
+import torch
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-# Before linmem is imported for the first time. The arithmetic is checked; what users call checks its own input.
-SHAPED = ["linmem.autoencoder.solvers", "linmem.autoencoder.stack", "linmem.kernels"]
-install_import_hook(SHAPED, "beartype.beartype").__enter__()
+# Before linmem is imported for the first time. Arithmetic is checked; what users call checks its own input.
+SHAPED = ["autoencoder.solvers", "autoencoder.stack", "kernels", "layers.initial", "layers.sequences"]
+install_import_hook([f"linmem.{name}" for name in SHAPED], "beartype.beartype").__enter__()
 
 settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def plain_linmem() -> ModuleType:
+    """Return linmem without the checks, as users import it: torch.compile and torch.export need that."""
+    checked = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "linmem"}
+    hooks, sys.meta_path[:] = list(sys.meta_path), [f for f in sys.meta_path if "jaxtyping" not in repr(f)]
+    plain = importlib.import_module("linmem")
+    sys.meta_path[:] = hooks
+    sys.modules.update(checked)
+    return plain
+
+
+TOLERANCE = 1e-12
+_largest: dict[str, float] = {}
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Run as users do, without run-time checks of annotations.
+
+    For tests of linmem's own error messages, which the checks would pre-empt, and for torch.compile and
+    torch.export, which cannot look into the checks.
+    """
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def agree() -> Callable[[str, object, object], None]:
+    """``agree(what, actual, expected)``: equal to 1e-12; the summary prints the largest difference."""
+
+    def check(what: str, actual: object, expected: object) -> None:
+        actual, expected = torch.as_tensor(actual).detach(), torch.as_tensor(expected).detach()
+        assert actual.shape == expected.shape
+        assert actual.dtype == expected.dtype == torch.float64
+        if actual.numel():
+            difference = float((actual - expected).abs().max())
+            _largest[what] = max(_largest.get(what, 0.0), difference)
+            assert difference <= TOLERANCE
+
+    return check
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how well things agree."""
+    if _largest:
+        terminalreporter.section("largest differences in float64")
+        for what, difference in sorted(_largest.items()):
+            terminalreporter.write_line(f"{difference:.1e}  {what}")

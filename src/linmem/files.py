@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as safetensors_bytes
+from safetensors import SafetensorError
 from torch import Tensor
 
 import linmem
 
 #: Raised by one when files change so that an older linmem could not read them.
 FORMAT = 1
+
+#: What the safetensors format allows.
+LONGEST_HEADER = 100_000_000
 
 
 @dataclass
@@ -46,7 +49,14 @@ class Savable(Protocol):
 
 def savable_classes() -> dict[str, type[Savable]]:
     """The classes that files may hold."""
-    return {cls.__name__: cls for cls in (linmem.LinearAutoencoder,)}
+    classes: tuple[type[Savable], ...] = (
+        linmem.LinearAutoencoder,
+        linmem.LMN,
+        linmem.MultiScaleLMN,
+        linmem.ClockworkRNN,
+        linmem.UnrolledRNN,
+    )
+    return {cls.__name__: cls for cls in classes}
 
 
 def save(path: str | os.PathLike[str], obj: Savable) -> None:
@@ -56,7 +66,7 @@ def save(path: str | os.PathLike[str], obj: Savable) -> None:
     ----------
     path : str or path
         By convention ends in ``.safetensors``.
-    obj : LinearAutoencoder
+    obj : LinearAutoencoder, LMN, MultiScaleLMN, ClockworkRNN or UnrolledRNN
 
     Examples
     --------
@@ -80,7 +90,7 @@ def save(path: str | os.PathLike[str], obj: Savable) -> None:
     }
     text = json.dumps(header, default=_plain)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in saved.tensors.items()}
-    _write_atomically(Path(path).resolve(), safetensors_bytes(tensors, {"linmem": text}))
+    _write_atomically(Path(path).resolve(), safetensors.torch.save(tensors, {"linmem": text}))
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -95,28 +105,40 @@ def load(path: str | os.PathLike[str]) -> Any:
     --------
     See `save`.
     """
+    # One handle for all of it: a writer may put another file in its place at any time.
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        text = file.read(length) if length <= LONGEST_HEADER else b""
+        if len(start) < 8 or len(text) < length or length < 2:
+            raise ValueError(f"{path} is not a safetensors file or is truncated")
+        header = _header(path, text)
+        content = start + text + file.read()
     try:
-        with safe_open(path, framework="pt") as file:
-            header = _header(path, file.metadata() or {})  # before any tensor is read
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
+        tensors = safetensors.torch.load(content)
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is not a safetensors file or is truncated ({error})") from None
     cls = savable_classes().get(header["class"])
     if cls is None:
         raise ValueError(f"{path} holds a {reprlib.repr(header['class'])}: expected one of {sorted(savable_classes())}")
     try:
         return cls._from_saved(Saved(tensors, header["arguments"], header["facts"]))
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise ValueError(f"{path} contradicts itself: {error}") from None
+    except (ValueError, TypeError, KeyError, OverflowError, RuntimeError) as error:
+        sentence = " ".join(str(error).split())  # torch lists what does not fit line by line
+        raise ValueError(f"{path} contradicts itself: {sentence}") from None
 
 
-def _header(path: str | os.PathLike[str], metadata: dict[str, str]) -> dict[str, Any]:
-    """The JSON part, checked as far as its kind goes."""
-    if "linmem" not in metadata:
-        raise ValueError(f"{path} was not written by linmem.save")
+def _header(path: str | os.PathLike[str], text: bytes) -> dict[str, Any]:
+    """The JSON that `save` put into the header, checked as far as its kind goes."""
     try:
-        header = json.loads(metadata["linmem"])
+        metadata = json.loads(text)["__metadata__"]["linmem"]
+    except (KeyError, TypeError):
+        raise ValueError(f"{path} was not written by linmem.save") from None
     except (ValueError, RecursionError):
+        raise ValueError(f"{path} is not a safetensors file or is truncated") from None
+    try:
+        header = json.loads(metadata)
+    except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{path} has a damaged header: expected JSON") from None
     kinds = {"format": int, "linmem": str, "class": str, "arguments": dict, "facts": dict}
     if not isinstance(header, dict):
