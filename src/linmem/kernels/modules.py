@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from math import lcm
 from typing import Literal
 
 import torch
@@ -48,17 +50,17 @@ class Modules:
     periods: tuple[int, ...]
     connections: Connections = "slow_to_fast"
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Units of all modules together."""
         return sum(self.sizes)
 
-    @property
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
         """The first unit of each module."""
         return (0, *accumulate(self.sizes[:-1]))
 
-    @property
+    @cached_property
     def columns(self) -> tuple[tuple[int, int], ...]:
         """For each module the units it hears, as (first, one past the last)."""
         ends = tuple(accumulate(self.sizes))
@@ -68,10 +70,15 @@ class Modules:
             return tuple((0, end) for end in ends)
         return tuple((0, self.width) for _ in ends)
 
-    @property
+    @cached_property
     def packed_size(self) -> int:
         """How many numbers the existing blocks have."""
         return sum(size * (end - start) for size, (start, end) in zip(self.sizes, self.columns, strict=True))
+
+    @cached_property
+    def period(self) -> int:
+        """After how many steps all modules fire at once again."""
+        return lcm(*self.periods)
 
     def slabs(self, packed: Float[Tensor, " packed"]) -> list[Float[Tensor, "units heard"]]:
         """View the packed vector as one slab for each module: what it hears."""
