@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from linmem.layers.checks import check_clock, check_same_kind, check_size, check_state
-from linmem.layers.equations import Equations, Parameters
+from linmem.layers.equations import Equations
+from linmem.layers.parameters import any_parameter, named_parameters
 from linmem.layers.recurrent import State, autocasts, cast, split_state
 
 
@@ -33,10 +34,10 @@ class RecurrentCell(nn.Module):
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.bias = bias
-        for name, shape in equations.shapes(input_size).items():
-            if bias or not name.startswith("bias"):
-                empty = torch.empty(shape, device=device, dtype=dtype)
-                self.register_parameter(name, nn.Parameter(empty))
+        shapes = equations.shapes(input_size)
+        self._names = {name: name for name in shapes if bias or not name.startswith("bias")}
+        for name in self._names:
+            self.register_parameter(name, nn.Parameter(torch.empty(shapes[name], device=device, dtype=dtype)))
         self.reset_parameters()
 
     @property
@@ -46,14 +47,10 @@ class RecurrentCell(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw new starting values."""
-        if next(self.parameters()).is_meta:
+        if any_parameter(self).is_meta:
             return
         with torch.no_grad():
-            self.equations.initialize(self._named())
-
-    def _named(self) -> Parameters:
-        names = self.equations.shapes(self.input_size)
-        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+            self.equations.initialize(named_parameters(self, self._names))
 
     def forward(self, input: Tensor, hx: State | None = None) -> State:
         """Take one step.
@@ -70,7 +67,7 @@ class RecurrentCell(nn.Module):
         h_n
             The next state, in the form of `hx`.
         """
-        weight = next(self.parameters())
+        weight = any_parameter(self)
         kind = weight.device.type
         if autocasts(kind):
             with torch.autocast(kind, enabled=False):
@@ -90,13 +87,16 @@ class RecurrentCell(nn.Module):
         elif single:
             state = state.reshape(-1, state.shape[-1])
         self._check_state(x, state)
-        batch = () if single else (x.shape[0],)
-        if clock is None:
-            clock = torch.zeros(batch, dtype=torch.int64, device=x.device)
-        check_clock(clock, batch, x)
-        _, state = self.equations.run(self._named(), x[None], state, clock.reshape(-1), None, "hidden")
+        if self.equations.clocked:
+            batch = () if single else (x.shape[0],)
+            if clock is None:
+                clock = torch.zeros(batch, dtype=torch.int64, device=x.device)
+            check_clock(clock, batch, x)
+        clocks = None if clock is None else clock.reshape(-1)
+        parameters = named_parameters(self, self._names)
+        _, state = self.equations.run(parameters, x[None], state, clocks, None, "hidden")
         state = state.squeeze(0) if single else state
-        return (state, clock + 1) if self.equations.clocked else state
+        return state if clock is None else (state, clock + 1)
 
     def _check_state(self, x: Tensor, state: Tensor) -> None:
         if x.shape[0] != state.shape[0]:
@@ -105,7 +105,7 @@ class RecurrentCell(nn.Module):
             raise RuntimeError(
                 f"hidden0 has inconsistent hidden_size: got {state.shape[1]}, expected {self.state_size}"
             )
-        check_same_kind(x, next(self.parameters()))
+        check_same_kind(x, any_parameter(self))
         check_state(state, x)
 
     def extra_repr(self) -> str:

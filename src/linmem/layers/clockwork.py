@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from linmem import kernels
-from linmem.kernels import Connections, Modules, Output
+from linmem.kernels import Connections, Modules, Output, Stream
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_nonlinearity
 from linmem.layers.clocks import make_modules, modules_repr
-from linmem.layers.equations import Equations, Parameters
+from linmem.layers.equations import Equations
 from linmem.layers.initial import contract_, uniform_
+from linmem.layers.parameters import Parameters
 from linmem.layers.recurrent import RecurrentLayer
 
 
@@ -54,8 +55,9 @@ class _ClockworkEquations(Equations):
         return self.modules.dense(p["weight_hh"])
 
     def run(
-        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor, lengths: Tensor | None, output: Output
+        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor | None, lengths: Tensor | None, output: Output
     ) -> tuple[Tensor, Tensor]:
+        assert clock is not None
         return kernels.clockwork_rnn(
             x,
             state,
@@ -67,6 +69,10 @@ class _ClockworkEquations(Equations):
             nonlinearity=self.nonlinearity,
             lengths=lengths,
         )
+
+    def stream(self, p: Parameters, output: Output) -> Stream | None:
+        weights = (None, None, p["weight_xh"], p["weight_hh"], None, p.get("bias_h"))
+        return kernels.clocked_stream(*weights, modules=self.modules, nonlinearity=self.nonlinearity)
 
 
 class ClockworkRNN(RecurrentLayer):

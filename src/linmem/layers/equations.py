@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
 
-from linmem.kernels import Output
-
-Parameters = Mapping[str, Tensor]
+from linmem.kernels import Output, Stream
+from linmem.layers.parameters import Parameters
 
 
 class Equations(ABC):
@@ -46,6 +44,13 @@ class Equations(ABC):
 
     @abstractmethod
     def run(
-        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor, lengths: Tensor | None, output: Output
+        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor | None, lengths: Tensor | None, output: Output
     ) -> tuple[Tensor, Tensor]:
-        """Run over a time-first batch; return the sequence called `output` and the final state."""
+        """Run over a time-first batch; return the sequence called `output` and the final state.
+
+        The clock is None where the state has none.
+        """
+
+    def stream(self, p: Parameters, output: Output) -> Stream | None:
+        """Make the parameters ready for the steps of a stream; None if there is no short way."""
+        return None

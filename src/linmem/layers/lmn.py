@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from linmem import kernels
-from linmem.kernels import Output
+from linmem.kernels import Output, Stream
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_choice, check_nonlinearity, check_size
-from linmem.layers.equations import Equations, Parameters
+from linmem.layers.equations import Equations
 from linmem.layers.initial import (
     autoencoder_memory,
     contract_,
@@ -21,6 +21,7 @@ from linmem.layers.initial import (
     orthogonal_memory,
     uniform_,
 )
+from linmem.layers.parameters import Parameters
 from linmem.layers.recurrent import RecurrentLayer
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class _LMNEquations(Equations):
         return p["weight_mm"] + p["weight_hm"] @ p["weight_mh"]
 
     def run(
-        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor, lengths: Tensor | None, output: Output
+        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor | None, lengths: Tensor | None, output: Output
     ) -> tuple[Tensor, Tensor]:
         return kernels.lmn(
             x,
@@ -88,6 +89,10 @@ class _LMNEquations(Equations):
             lengths=lengths,
             output=output,
         )
+
+    def stream(self, p: Parameters, output: Output) -> Stream | None:
+        weights = (p.get(name) for name in self.shapes(1))
+        return kernels.lmn_stream(*weights, nonlinearity=self.nonlinearity, output=output)
 
 
 def initialize_functional_part(p: Parameters) -> None:

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from linmem import kernels
-from linmem.kernels import Connections, Modules, Output
+from linmem.kernels import Connections, Modules, Output, Stream
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_size
 from linmem.layers.clocks import make_modules, modules_repr
-from linmem.layers.equations import Equations, Parameters
+from linmem.layers.equations import Equations
 from linmem.layers.initial import contract_, uniform_
 from linmem.layers.lmn import (
     check_memory_options,
@@ -25,6 +25,7 @@ from linmem.layers.lmn import (
     memory_options,
     memory_options_repr,
 )
+from linmem.layers.parameters import Parameters
 from linmem.layers.recurrent import RecurrentLayer
 
 
@@ -77,8 +78,9 @@ class _MultiScaleEquations(Equations):
         return self.modules.dense(p["weight_mm"]) + p["weight_hm"] @ p["weight_mh"]
 
     def run(
-        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor, lengths: Tensor | None, output: Output
+        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor | None, lengths: Tensor | None, output: Output
     ) -> tuple[Tensor, Tensor]:
+        assert clock is not None
         return kernels.multiscale_lmn(
             x,
             state,
@@ -94,6 +96,10 @@ class _MultiScaleEquations(Equations):
             lengths=lengths,
             output=output,
         )
+
+    def stream(self, p: Parameters, output: Output) -> Stream | None:
+        weights = (p.get(name) for name in self.shapes(1))
+        return kernels.clocked_stream(*weights, modules=self.modules, nonlinearity=self.nonlinearity, output=output)
 
 
 class MultiScaleLMN(RecurrentLayer):

@@ -14,7 +14,7 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from linmem.files import Saved
-from linmem.kernels import Output
+from linmem.kernels import Output, Stream, nobody_looks_in
 from linmem.layers.checks import (
     check_bool,
     check_clock,
@@ -23,8 +23,9 @@ from linmem.layers.checks import (
     check_size,
     check_state,
 )
-from linmem.layers.equations import Equations, Parameters
+from linmem.layers.equations import Equations
 from linmem.layers.initial import spectral_radius
+from linmem.layers.parameters import Parameters, any_parameter, named_parameters
 from linmem.layers.sequences import pack_like, pad_packed, reverse
 
 Container = TypeVar("Container", Tensor, PackedSequence)
@@ -87,16 +88,21 @@ class RecurrentLayer(nn.Module):
         self.bidirectional = bidirectional
         self.output = output
         self.learn_initial_state = learn_initial_state
+        # For every layer and direction, the names of its parameters here by their names in the equations.
+        self._names: list[list[dict[str, str]]] = []
         for layer in range(num_layers):
             width = input_size if layer == 0 else self.output_size
             shapes = equations.shapes(width)
             if learn_initial_state:
                 shapes["initial_state"] = (equations.state_size,)
-            for suffix in self._suffixes(layer):
+            if not bias:
+                shapes = {name: shape for name, shape in shapes.items() if not name.startswith("bias")}
+            self._names.append([{name: name + suffix for name in shapes} for suffix in self._suffixes(layer)])
+            for names in self._names[-1]:
                 for name, shape in shapes.items():
-                    if bias or not name.startswith("bias"):
-                        empty = torch.empty(shape, device=device, dtype=dtype)
-                        self.register_parameter(name + suffix, nn.Parameter(empty))
+                    empty = torch.empty(shape, device=device, dtype=dtype)
+                    self.register_parameter(names[name], nn.Parameter(empty))
+        self._weights_of_stream = [full for name, full in self._names[0][0].items() if name != "initial_state"]
         self.reset_parameters()
 
     # What the user sees of the sizes
@@ -120,7 +126,7 @@ class RecurrentLayer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw new starting values."""
-        if next(self.parameters()).is_meta:
+        if any_parameter(self).is_meta:
             return
         with torch.no_grad():
             for layer in range(self.num_layers):
@@ -153,9 +159,7 @@ class RecurrentLayer(nn.Module):
         """Return the parameters of one layer and direction by their names in the equations."""
         if not 0 <= layer < self.num_layers:
             raise IndexError(f"layer must be from 0 to {self.num_layers - 1}, got {layer}")
-        suffix = self._suffixes(layer)[backwards]
-        names = (*self.equations.shapes(1), "initial_state")
-        return {name: getattr(self, name + suffix) for name in names if hasattr(self, name + suffix)}
+        return named_parameters(self, self._names[layer][backwards])
 
     # Running
 
@@ -183,7 +187,52 @@ class RecurrentLayer(nn.Module):
             The final state, (num_layers · directions, B, state_size) and, if the layer has a clock, the
             clock, (B,).
         """
+        if hx is not None and lengths is None and type(input) is Tensor and not torch.is_grad_enabled():
+            result = self._step(input, hx)
+            if result is not None:
+                return result
         return self._run(input, hx, lengths, self.num_layers, self.output)
+
+    _stream: Stream | None = None
+
+    def _step(self, input: Tensor, hx: State) -> tuple[Tensor, State] | None:
+        """Take a single step of a stream the short way; None where it is not plainly one, to go the ordinary way."""
+        time = int(self.batch_first)
+        if self.num_layers > 1 or self.bidirectional or input.dim() != 3 or input.shape[time] != 1:
+            return None
+        clocked, batch = self.equations.clocked, input.shape[1 - time]
+        if clocked != isinstance(hx, tuple) or batch == 0 or input.shape[2] != self.input_size:
+            return None
+        state, clock = hx if isinstance(hx, tuple) else (hx, None)
+        if type(state) is not Tensor or state.shape != (1, batch, self.state_size):
+            return None
+        if not nobody_looks_in() or torch.is_autocast_enabled("cpu"):
+            return None
+        steps = 0
+        if clock is not None:
+            if (
+                type(clock) is not Tensor
+                or clock.dtype is not torch.int64
+                or clock.shape != (batch,)
+                or not clock.is_cpu
+            ):
+                return None
+            steps, *others = clock.tolist()
+            if any(other != steps for other in others):
+                return None
+        weights = [self._parameters.get(name) for name in self._weights_of_stream]
+        if self._stream is None or not self._stream.fits(weights):
+            self._stream = self.equations.stream(self._parameters_of(0), self.output)
+            if self._stream is None:
+                return None
+        result = self._stream.step(input, 1 - time, state, steps)
+        if result is None or clock is None:
+            return result
+        return result[0], (result[1], clock + 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out where the weights lie, which is another place in a copy."""
+        return {name: value for name, value in self.__dict__.items() if name != "_stream"}
 
     def activations(
         self,
@@ -209,7 +258,7 @@ class RecurrentLayer(nn.Module):
                 f"Tracing {type(self).__name__} would fix the length of its sequences; use "
                 "linmem.export.to_onnx or torch.export.export, which keep it free"
             )
-        weight = next(self.parameters())
+        weight = any_parameter(self)
         kind = weight.device.type
         if autocasts(kind):
             # A linear memory adds up what it is given over thousands of steps, and with it every rounding
@@ -221,13 +270,15 @@ class RecurrentLayer(nn.Module):
         single = isinstance(input, Tensor) and input.dim() == 2
         state, clock = self._initial_state(hx, x, single)
         y, state = self._stack(x, state, clock, lengths, num_layers, output)
-        clock = clock + (x.shape[0] if lengths is None else lengths)
         if single:
-            state, clock = state.squeeze(1), clock.squeeze(0)
-        return restore(y), (state, clock) if self.equations.clocked else state
+            state = state.squeeze(1)
+        if clock is None:
+            return restore(y), state
+        clock = clock + (x.shape[0] if lengths is None else lengths)
+        return restore(y), (state, clock.squeeze(0) if single else clock)
 
     def _stack(
-        self, x: Tensor, state: Tensor, clock: Tensor, lengths: Tensor | None, num_layers: int, output: Output
+        self, x: Tensor, state: Tensor, clock: Tensor | None, lengths: Tensor | None, num_layers: int, output: Output
     ) -> tuple[Tensor, Tensor]:
         """Run the first `num_layers` layers; the last of them returns `output`."""
         finals: list[Tensor] = []
@@ -248,13 +299,13 @@ class RecurrentLayer(nn.Module):
             x = torch.cat(sequences, -1) if self.bidirectional else sequences[0]
             if self.dropout and not last:
                 x = dropout(x, self.dropout, self.training)
-        return x, torch.stack(finals)
+        return x, finals[0].unsqueeze(0) if len(finals) == 1 else torch.stack(finals)
 
     def _read(
         self, input: Container, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Callable[[Tensor], Container]]:
         """Any container as (T, B, N_x) with lengths, and the way back to the container."""
-        name, weight = type(self).__name__, next(self.parameters())
+        name, weight = type(self).__name__, any_parameter(self)
         if isinstance(input, PackedSequence):
             if lengths is not None:
                 raise ValueError(f"{name}: a PackedSequence has its own lengths, so lengths must be None")
@@ -307,10 +358,10 @@ class RecurrentLayer(nn.Module):
                 )
         return lengths.long()
 
-    def _initial_state(self, hx: State | None, x: Tensor, single: bool) -> tuple[Tensor, Tensor]:
-        """Return the state at entry as (num_layers · directions, B, state_size), and the clocks, (B,)."""
+    def _initial_state(self, hx: State | None, x: Tensor, single: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the state at entry as (num_layers · directions, B, state_size), and the clocks, (B,), if any."""
         rows, batch = self.num_layers * self.num_directions, x.shape[1]
-        zero = torch.zeros(batch, dtype=torch.int64, device=x.device)
+        zero = torch.zeros(batch, dtype=torch.int64, device=x.device) if self.equations.clocked else None
         if hx is None:
             if not self.learn_initial_state:
                 return x.new_zeros(rows, batch, self.state_size), zero
@@ -326,7 +377,7 @@ class RecurrentLayer(nn.Module):
             raise RuntimeError(f"Expected hidden size {expected}, got {list(state.shape)}")
         check_state(state, x)
         if clock is None:
-            clock = zero[0] if single else zero
+            return state.unsqueeze(1) if single else state, zero
         check_clock(clock, () if single else (batch,), x)
         return (state.unsqueeze(1), clock.unsqueeze(0)) if single else (state, clock)
 

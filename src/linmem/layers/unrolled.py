@@ -12,8 +12,9 @@ from linmem import kernels
 from linmem.kernels import Output
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_choice, check_nonlinearity, check_size
-from linmem.layers.equations import Equations, Parameters
+from linmem.layers.equations import Equations
 from linmem.layers.initial import RADIUS_LIMIT, growth_rate, uniform_
+from linmem.layers.parameters import Parameters
 from linmem.layers.recurrent import RecurrentLayer
 
 
@@ -60,7 +61,7 @@ class _UnrolledEquations(Equations):
         return torch.cat([w, move])
 
     def run(
-        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor, lengths: Tensor | None, output: Output
+        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor | None, lengths: Tensor | None, output: Output
     ) -> tuple[Tensor, Tensor]:
         return kernels.unrolled_rnn(
             x,
