@@ -1,0 +1,346 @@
+"""linmem's layers against torch's on a CPU: forward, training step, single step, memory.
+
+    python benchmarks/layers.py [--out FOLDER] [--part lmn|multiscale|stream|memory|all] [--threads 1 2] [--rounds 15]
+
+Rivals run in one process in turns, round after round; figures are medians, and what counts are ratios. "=P" has as
+many parameters as the layer of linmem, "=width" an output as wide. A training step is a forward and a backward pass to
+all weights. The first part is run once more in a process in which both sides may use AVX2 only. Writes layers.json
+and layers.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+from torch import nn
+
+import linmem
+from autoencoder import machine  # the benchmark beside this one
+from linmem.kernels import available
+
+# T, B, N_x, N_h, N_m
+LMN_SHAPES = [
+    (100, 64, 100, 100, 100),
+    (128, 16, 88, 250, 250),
+    (300, 1, 1, 2, 29),
+    (1000, 16, 88, 100, 250),
+    (128, 16, 88, 250, 500),
+]
+# T, B, N_x, N_h, modules, units of each
+MULTISCALE_SHAPES = [(300, 1, 1, 1, 9, 4), (97, 25, 13, 25, 7, 25), (1000, 16, 88, 100, 9, 50)]
+PASSES = ("forward", "training")
+LSTM = "nn.LSTM =P"
+
+
+# ------------------------------------------------------------------------------------------------ timing
+
+
+def seconds_of(rivals, rounds, least=2e-3):
+    """Median seconds of every rival. Fast ones are repeated within a round, so that a round takes `least` seconds."""
+    repeats = {}
+    for name, run in rivals.items():
+        run()
+        start = time.perf_counter()
+        run()
+        repeats[name] = max(1, int(least / (time.perf_counter() - start)))
+    times = {name: [] for name in rivals}
+    gc.disable()
+    for _ in range(rounds):
+        for name, run in rivals.items():
+            start = time.perf_counter()
+            for _ in range(repeats[name]):
+                run()
+            times[name].append((time.perf_counter() - start) / repeats[name])
+    gc.enable()
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def sgemm_peak(threads):
+    """The best that torch's and NumPy's libraries reach on square products of several sizes, in flops per second."""
+    best = 0.0
+    for n in (256, 512, 1024):
+        a = torch.randn(n, n)
+        b, c = a.numpy(), np.empty((n, n), np.float32)
+        with threadpool_limits(threads):
+            times = seconds_of({"torch": partial(torch.mm, a, a), "numpy": partial(np.matmul, b, b, out=c)}, 30)
+        best = max(best, 2 * n**3 / min(times.values()))
+    return best
+
+
+def forward_of(layer, x, *state):
+    @torch.inference_mode()
+    def run():
+        return layer(x, *state)
+
+    return run
+
+
+def training_of(layer, x):
+    gradient = torch.randn_like(layer(x)[0])
+
+    def run():
+        for parameter in layer.parameters():
+            parameter.grad = None
+        layer(x)[0].backward(gradient)
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------ rivals
+
+
+def count(layer):
+    return sum(p.numel() for p in layer.parameters())
+
+
+def as_large(kind, input_size, parameters):
+    """The layer of torch whose number of parameters comes closest."""
+    gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
+    b = input_size + 2
+    size = round((-b + (b * b + 4 * parameters / gates) ** 0.5) / 2)
+    return kind(input_size, max(1, size))
+
+
+@torch.jit.script
+def scripted_lmn(x, m, w_xh, w_mh, w_hm, w_mm, b_h, b_m):  # type: ignore[no-untyped-def]
+    xh = torch.nn.functional.linear(x, w_xh, b_h)
+    w_mh_t, w_hm_t, w_mm_t = w_mh.t(), w_hm.t(), w_mm.t()
+    out = []
+    for t in range(x.shape[0]):
+        h = torch.tanh(torch.addmm(xh[t], m, w_mh_t))
+        m = torch.addmm(torch.addmm(b_m, h, w_hm_t), m, w_mm_t)
+        out.append(m)
+    return torch.stack(out), m
+
+
+class ScriptedLMN(nn.Module):
+    """The recurrence of an LMN as a TorchScript loop, with the weights of a layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.weights = nn.ParameterList(p.detach().clone() for p in layer.parameters())
+
+    def forward(self, x):
+        return scripted_lmn(x, x.new_zeros(x.shape[1], self.weights[3].shape[0]), *self.weights)
+
+
+def torch_rivals(input_size, parameters, width):
+    rivals = {f"nn.{k.__name__} =P": as_large(k, input_size, parameters) for k in (nn.LSTM, nn.GRU, nn.RNN)}
+    return rivals | {f"nn.{k.__name__} =width": k(input_size, width) for k in (nn.LSTM, nn.GRU, nn.RNN)}
+
+
+def race(layers, x, rounds):
+    """Median seconds of forward and training step for each layer."""
+    result = {}
+    for kind, maker in zip(PASSES, (forward_of, training_of), strict=True):
+        result[kind] = seconds_of({name: maker(layer, x) for name, layer in layers.items()}, rounds)
+    return result
+
+
+def print_ratios(shape, times, first, extra=""):
+    print(f"{shape}{extra}")
+    for kind in PASSES:
+        mine = times[kind][first]
+        peers = "  ".join(f"{name} {seconds / mine:.2f}x" for name, seconds in times[kind].items() if name != first)
+        print(f"  {kind:9}{mine * 1e3:9.3f} ms   {peers}")
+
+
+# ------------------------------------------------------------------------------------------------- parts
+
+
+def lmn(rounds, threads):
+    """Shapes from small to large."""
+    peak = sgemm_peak(threads)
+    print(f"\nLMN, threads: {threads}; sgemm peak {peak / 1e9:.0f} GF/s; how much longer the others take")
+    rows = []
+    for T, B, N_x, N_h, N_m in LMN_SHAPES:
+        layer = linmem.LMN(N_x, N_h, memory_size=N_m)
+        layers = {"LMN": layer, **torch_rivals(N_x, count(layer), N_m), "TorchScript": ScriptedLMN(layer)}
+        times = race(layers, torch.randn(T, B, N_x), rounds)
+        flops = 2 * T * B * (N_h * (N_x + N_m) + N_m * (N_h + N_m))
+        # Backwards: to the memories, and to the weights, but not to the input.
+        backward = 2 * T * B * (N_m * (2 * N_h + N_m) + N_h * (N_x + 2 * N_m) + N_m * N_m)
+        shares = {
+            "forward": flops / times["forward"]["LMN"] / peak,
+            "training": (flops + backward) / times["training"]["LMN"] / peak,
+        }
+        shape = f"{T},{B},{N_x},{N_h},{N_m}"
+        print_ratios(shape, times, "LMN", f"  share of peak {shares['forward']:.0%} / {shares['training']:.0%}")
+        rows.append({"shape": shape, "seconds": times, "share of peak": shares})
+    return {"threads": threads, "sgemm peak": peak, "rows": rows}
+
+
+def multiscale(rounds, threads):
+    print(f"\nMultiScaleLMN, threads: {threads}; how much longer the others take")
+    rows = []
+    for T, B, N_x, N_h, modules, units in MULTISCALE_SHAPES:
+        width = modules * units
+        layer = linmem.MultiScaleLMN(N_x, N_h, num_modules=modules, memory_size=width)
+        layers = {
+            "MultiScaleLMN": layer,
+            LSTM: as_large(nn.LSTM, N_x, count(layer)),
+            "ClockworkRNN =width": linmem.ClockworkRNN(N_x, width, num_modules=modules),
+            "LMN with as much memory": linmem.LMN(N_x, N_h, memory_size=width),
+            "nn.LSTM =width": nn.LSTM(N_x, width),
+        }
+        times = race(layers, torch.randn(T, B, N_x), rounds)
+        shape = f"{T},{B},{N_x},{N_h},{modules}x{units}"
+        print_ratios(shape, times, "MultiScaleLMN")
+        rows.append({"shape": shape, "seconds": times})
+    return {"threads": threads, "rows": rows}
+
+
+def stream(rounds):
+    """One step of one sequence, as a module is called."""
+    size, x = 100, torch.randn(1, 1, 100)
+    layer = linmem.LMN(size, size)
+    layers = {
+        "LMN": (layer, x),
+        "LMNCell": (linmem.LMNCell(size, size), x[0]),
+        "MultiScaleLMN, 4 modules": (linmem.MultiScaleLMN(size, size, num_modules=4), x),
+        "nn.LSTM": (nn.LSTM(size, size), x),
+        "nn.GRU": (nn.GRU(size, size), x),
+        "nn.RNN": (nn.RNN(size, size), x),
+        "nn.LSTMCell": (nn.LSTMCell(size, size), x[0]),
+        "nn.GRUCell": (nn.GRUCell(size, size), x[0]),
+    }
+    rivals = {}
+    for name, (module, step) in layers.items():
+        with torch.inference_mode():
+            result = module(step)
+        state = result if name.endswith("Cell") else result[1]
+        rivals[name] = forward_of(module, step, state)
+    times = seconds_of(rivals, rounds * 5)
+    print("\none step, 100 inputs and 100 units")
+    for name, seconds in times.items():
+        print(f"  {name:26}{seconds * 1e6:8.1f} µs  {seconds / times['LMN']:6.2f}x")
+    return times
+
+
+MEMORY = """
+import resource, sys, torch, linmem
+from torch import nn
+sys.path.insert(0, {here!r})
+from layers import as_large, count
+torch.manual_seed(0)
+layer = linmem.LMN(88, 100, memory_size=250)
+if {name!r} == "nn.LSTM =P":
+    layer = as_large(nn.LSTM, 88, count(layer))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def step(x):
+    y = layer(x)[0]
+    y.backward(torch.ones(()).expand_as(y))
+if {steps}:
+    x, state = torch.randn(1000, 1, 88), None
+    with torch.inference_mode():
+        for chunk in range({steps} // 1000 + 2):
+            if chunk == 2:
+                before = peak()
+            y, state = layer(x, state)
+else:
+    step(torch.randn(100, 16, 88))
+    x = torch.randn(8000, 16, 88)
+    before = peak()
+    step(x)
+print((peak() - before) * 1024)
+"""
+
+
+def additional_memory(name, steps=0):
+    """Bytes by which a process's peak grows in one training step of 8000 x 16 frames, or in a stream of `steps`."""
+    code = MEMORY.format(here=str(Path(__file__).parent), name=name, steps=steps)
+    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+def memory():
+    result = {name: additional_memory(name) for name in ("LMN", LSTM)}
+    result["stream of a million steps"] = additional_memory("LMN", 1_000_000)
+    mine, peer, stream = (result[name] / 1e6 for name in ("LMN", LSTM, "stream of a million steps"))
+    print("\nadditional memory of a training step of 8000 x 16 frames, LMN 100/250")
+    print(f"  LMN {mine:.0f} MB, {LSTM} {peer:.0f} MB: ratio {mine / peer:.2f}")
+    print(f"  a stream of a million steps, in chunks of a thousand: {stream:.1f} MB")
+    return result
+
+
+# ------------------------------------------------------------------------------------------------- output
+
+
+def figure(record, path):
+    from matplotlib.figure import Figure
+
+    bars = {}
+    for part in ("lmn", "multiscale"):
+        for run in record.get(part, [])[:1]:
+            for row in run["rows"]:
+                for kind in PASSES:
+                    times = row["seconds"][kind]
+                    mine = next(iter(times))
+                    bars[f"{mine} {row['shape']}, {kind}"] = times[LSTM] / times[mine]
+    canvas = Figure(figsize=(9, 0.32 * len(bars) + 1.2), layout="constrained")
+    axes = canvas.subplots()
+    axes.barh(list(bars)[::-1], list(bars.values())[::-1])
+    axes.axvline(1, color="0.3", lw=1)
+    axes.set(xlabel="times as fast as nn.LSTM with as many parameters, one thread", title=record["machine"]["cpu"])
+    canvas.savefig(path, dpi=120)
+
+
+def with_avx2_only(rounds):
+    """Run the first parts in a process in which nobody may use more."""
+    limits = {"LINMEM_NATIVE": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+    limits["OPENBLAS_CORETYPE"] = "Haswell"
+    command = [sys.executable, __file__, "--threads", "1", "--rounds", str(rounds), "--part", "avx2"]
+    result = subprocess.run(command, env=os.environ | limits, stdout=subprocess.PIPE, text=True, check=True)
+    text, _, last = result.stdout.strip().rpartition("\n")
+    print(f"\nAVX2 only{text}")
+    return json.loads(last)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--part", default="all", help="lmn, multiscale, stream, memory or all (default)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", message=".*jit.*")
+    torch.manual_seed(0)
+    part, rounds = arguments.part, arguments.rounds
+    if part == "avx2":
+        torch.set_num_threads(1)
+        print(json.dumps({"lmn": lmn(rounds, 1), "multiscale": multiscale(rounds, 1)}))
+        return
+    record = {"machine": machine() | {"kernels": available().used}}
+    print(record["machine"])
+    for threads in arguments.threads:
+        torch.set_num_threads(threads)
+        for name, run in {"lmn": lmn, "multiscale": multiscale}.items():
+            if part in (name, "all"):
+                record.setdefault(name, []).append(run(rounds, threads))
+    torch.set_num_threads(1)
+    if part in ("stream", "all"):
+        record["stream"] = stream(rounds)
+    if part in ("memory", "all"):
+        record["memory"] = memory()
+    if part == "all" and available().used == "avx512":
+        record["avx2"] = with_avx2_only(rounds)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "layers.json").write_text(json.dumps(record, indent=1))
+    figure(record, arguments.out / "layers.png")
+    print(f"\nwritten: {arguments.out / 'layers.json'} and .png")
+
+
+if __name__ == "__main__":
+    main()
