@@ -69,14 +69,18 @@ def seconds_of(rivals, rounds, least=2e-3):
 
 
 def sgemm_peak(threads):
-    """The best that torch's and NumPy's libraries reach on square products of several sizes, in flops per second."""
+    """The best that torch's and NumPy's libraries reach on square products of several sizes, in flops per second.
+
+    One after the other: the threads of either go on spinning for a while, in the way of the other's.
+    """
     best = 0.0
-    for n in (256, 512, 1024):
+    for n in (256, 512, 1024, 2048):
         a = torch.randn(n, n)
         b, c = a.numpy(), np.empty((n, n), np.float32)
-        with threadpool_limits(threads):
-            times = seconds_of({"torch": partial(torch.mm, a, a), "numpy": partial(np.matmul, b, b, out=c)}, 30)
-        best = max(best, 2 * n**3 / min(times.values()))
+        for run in (partial(torch.mm, a, a), partial(np.matmul, b, b, out=c)):
+            with threadpool_limits(threads):
+                seconds = min(seconds_of({"product": run}, 10).values())
+            best = max(best, 2 * n**3 / seconds)
     return best
 
 
@@ -231,15 +235,15 @@ def stream(rounds):
 
 
 MEMORY = """
-import resource, sys, torch, linmem
+import sys, torch, linmem
 from torch import nn
 sys.path.insert(0, {here!r})
+from autoencoder import peak_megabytes
 from layers import as_large, count
 torch.manual_seed(0)
 layer = linmem.LMN(88, 100, memory_size=250)
 if {name!r} == "nn.LSTM =P":
     layer = as_large(nn.LSTM, 88, count(layer))
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 def step(x):
     y = layer(x)[0]
     y.backward(torch.ones(()).expand_as(y))
@@ -248,27 +252,27 @@ if {steps}:
     with torch.inference_mode():
         for chunk in range({steps} // 1000 + 2):
             if chunk == 2:
-                before = peak()
+                before = peak_megabytes()
             y, state = layer(x, state)
 else:
     step(torch.randn(100, 16, 88))
     x = torch.randn(8000, 16, 88)
-    before = peak()
+    before = peak_megabytes()
     step(x)
-print((peak() - before) * 1024)
+print(peak_megabytes() - before)
 """
 
 
 def additional_memory(name, steps=0):
-    """Bytes by which a process's peak grows in one training step of 8000 x 16 frames, or in a stream of `steps`."""
+    """Megabytes by which a process's peak grows in one training step of 8000 x 16 frames, or in a stream of `steps`."""
     code = MEMORY.format(here=str(Path(__file__).parent), name=name, steps=steps)
-    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
 def memory():
     result = {name: additional_memory(name) for name in ("LMN", LSTM)}
     result["stream of a million steps"] = additional_memory("LMN", 1_000_000)
-    mine, peer, stream = (result[name] / 1e6 for name in ("LMN", LSTM, "stream of a million steps"))
+    mine, peer, stream = (result[name] for name in ("LMN", LSTM, "stream of a million steps"))
     print("\nadditional memory of a training step of 8000 x 16 frames, LMN 100/250")
     print(f"  LMN {mine:.0f} MB, {LSTM} {peer:.0f} MB: ratio {mine / peer:.2f}")
     print(f"  a stream of a million steps, in chunks of a thousand: {stream:.1f} MB")

@@ -165,6 +165,24 @@ def test_the_number_of_threads_changes_rounding_only(name: str, threads: Callabl
         torch.testing.assert_close(several, one, rtol=1e-5, atol=1e-6)
 
 
+FORK = """
+import os, torch, linmem
+layer, x = linmem.LMN(20, 60), torch.randn(50, 13, 20)
+torch.set_num_threads(2)
+with torch.no_grad():
+    y, _ = layer(x)
+    if child := os.fork():
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os._exit(0 if (layer(x)[0].numpy() == y.numpy()).all() else 1)  # torch's own operations would hang
+"""
+
+
+def test_a_forked_child_computes_the_same() -> None:
+    """It has none of the threads that its parent ran in."""
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], timeout=60)
+    assert result.returncode == 0, "the child's numbers differ, or it crashed"
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", LARGE)
 def test_unwanted_gradients_are_left_out(name: str) -> None:
@@ -188,7 +206,7 @@ def test_input_may_lie_as_it_likes(layout: str) -> None:
         "expanded": torch.randn(9, 1, 5, dtype=torch.float64).expand(9, 3, 5),
         "odd storage offset": torch.randn(136, dtype=torch.float64)[1:].view(9, 3, 5),
     }[layout]
-    y, m = layer(x)
+    y, _ = layer(x)
     assert torch.equal(y, layer(x.contiguous())[0])
     # Gradients come as they like, too: that of a sum is one number, expanded.
     weight = torch.autograd.grad(y.sum(), layer.weight_hm_l0, retain_graph=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from linmem.kernels import native, reference
 from linmem.kernels.library import LEVELS, Available, available
 from linmem.kernels.modules import Connections, Modules
-from linmem.kernels.native import Stream, clocked_stream, lmn_stream, nobody_looks_in
+from linmem.kernels.native import Prepared, nobody_looks_in, prepare_clocked, prepare_lmn
 from linmem.kernels.reference import NONLINEARITIES, Output
 
 __all__ = [
@@ -23,14 +23,14 @@ __all__ = [
     "Connections",
     "Modules",
     "Output",
-    "Stream",
+    "Prepared",
     "available",
-    "clocked_stream",
     "clockwork_rnn",
     "lmn",
-    "lmn_stream",
     "multiscale_lmn",
     "nobody_looks_in",
+    "prepare_clocked",
+    "prepare_lmn",
     "unrolled_rnn",
 ]
 

@@ -14,6 +14,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import torch
+
 LEVELS = ("portable", "neon", "avx2", "avx512")
 """From the most modest on; ``neon`` is for arm64, the two after it are for x86-64."""
 
@@ -95,5 +97,13 @@ def folders() -> tuple[Path, ...]:
 
 @cache
 def load(level: str) -> ctypes.CDLL:
-    """Load the library of a level."""
-    return ctypes.CDLL(str(find(level)))
+    """Load the library of a level, and let it run in torch's threads."""
+    library = ctypes.CDLL(str(find(level)))
+    try:
+        # Looked up through what torch has loaded already, whatever its runtime is called there.
+        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        runtime = ctypes.cast(torch_library.GOMP_parallel, ctypes.c_void_p)
+    except (OSError, AttributeError):  # another build of torch: the library makes threads of its own
+        return library
+    library.linmem_use_threads_of(runtime)
+    return library

@@ -454,14 +454,14 @@ def _clocked_by_reference(
     return reference.multiscale_lmn(x, start, clock, w_xh, w_mh, w_u, w_mm, b_h, b_m, lengths=lengths, **options)
 
 
-# ------------------------------------------------------------------------------------------- streams
+# ---------------------------------------------------------------------------------- without gradients
 
 
-class Stream:
-    """A layer's weights made ready for the steps of a stream.
+class Prepared:
+    """A layer's weights made ready for calls without gradients, as the steps of a stream are.
 
-    A step takes less time than looking at all weights again would. So they are looked at once, and a step only
-    makes sure that they still lie where they lay. What they hold is read at every step: nothing of it is copied.
+    A step takes less time than looking at all weights again would. So they are looked at once, and a call only
+    makes sure that they still lie where they lay. What they hold is read anew in every call.
 
     Parameters
     ----------
@@ -470,7 +470,7 @@ class Stream:
     weights
         All weights; None are those that the layer does not have.
     fields
-        The call as the library reads it, with one row.
+        The call as the library reads it.
     width
         Width of the output.
     period
@@ -482,9 +482,9 @@ class Stream:
     ) -> None:
         present = [w for w in weights if w is not None]
         self.weights = [(w, w.data_ptr()) for w in present]
-        self.model, self.prepared, self.width, self.period = MODELS.index(model), pack(fields), width, period
+        self.model, self.call, self.width, self.period = MODELS.index(model), pack(fields), width, period
         self.dtype = present[0].dtype
-        self.run = step_function(REAL[self.dtype])
+        self.forward = forward_function(REAL[self.dtype])
 
     def fits(self, weights: Sequence[Optional]) -> bool:
         """Whether these are the weights that it was made for, where they were."""
@@ -496,13 +496,13 @@ class Stream:
                 return False
         return True
 
-    def step(self, x: Tensor, batch: int, state: Tensor, clock: int = 0) -> tuple[Tensor, Tensor] | None:
-        """Take one step; None if its tensors are out of the ordinary.
+    def run(self, x: Tensor, batch: int, state: Tensor, clock: int = 0) -> tuple[Tensor, Tensor] | None:
+        """Run over a batch of whole sequences; None if its tensors are out of the ordinary.
 
         Parameters
         ----------
         x
-            Of three dimensions: one step, the batch (which is dimension `batch`), features.
+            Time, the batch (which is dimension `batch`, 0 or 1), and features.
         state
             (1, B, width).
         clock
@@ -515,18 +515,19 @@ class Stream:
         """
         if not plain(self.dtype, x, state) or x.stride(2) != 1 or not state.is_contiguous():
             return None
-        rows = state.shape[1]
+        T, B = x.shape[1 - batch], x.shape[batch]
         end = torch.empty_like(state)
-        shape = (1, rows, self.width) if batch == 1 else (rows, 1, self.width)
+        shape = (T, B, self.width)
         y = torch.empty_like(state) if shape == state.shape else x.new_empty(shape)
-        arrays = (x.data_ptr(), x.stride(batch), state.data_ptr(), y.data_ptr(), end.data_ptr())
-        if self.run(self.model, self.prepared, rows, *arrays, clock % self.period):
-            raise MemoryError("linmem: a step ran out of memory")
-        return y, end
+        sizes = (T, B, torch.get_num_threads(), clock % self.period)
+        arrays = (x.data_ptr(), x.stride(1 - batch), x.stride(batch), state.data_ptr(), y.data_ptr(), end.data_ptr())
+        if self.forward(self.model, self.call, *sizes, *arrays):
+            raise MemoryError("linmem: a layer ran out of memory")
+        return y if batch == 1 else y.transpose(0, 1), end
 
 
-def lmn_stream(*weights: Optional, nonlinearity: str, output: Output) -> Stream | None:
-    """Make the weights of an LMN, in the order of :func:`lmn`, ready for a stream; None if they cannot be."""
+def prepare_lmn(*weights: Optional, nonlinearity: str, output: Output) -> Prepared | None:
+    """Make the weights of an LMN, in the order of :func:`lmn`, ready; None if the library cannot read them."""
     w_xh, w_mh = weights[:2]
     if w_xh is None or w_mh is None or not ready(w_xh, *weights):
         return None
@@ -534,10 +535,12 @@ def lmn_stream(*weights: Optional, nonlinearity: str, output: Output) -> Stream 
     x, start = w_xh.new_empty(1, 1, w_xh.shape[1]), w_xh.new_empty(1, N_m)
     h, m = (x, None) if output == "hidden" else (None, x)
     fields = _lmn_fields(nonlinearity, None, x, start, weights, h, m, None)
-    return Stream("lmn", weights, fields, N_h if output == "hidden" else N_m)
+    return Prepared("lmn", weights, fields, N_h if output == "hidden" else N_m)
 
 
-def clocked_stream(*weights: Optional, modules: Modules, nonlinearity: str, output: Output = "memory") -> Stream | None:
+def prepare_clocked(
+    *weights: Optional, modules: Modules, nonlinearity: str, output: Output = "memory"
+) -> Prepared | None:
     """Do the same for models with clocks: weights as in :func:`multiscale_lmn`, of a Clockwork RNN the last four."""
     w_u = weights[2]
     if w_u is None or not ready(w_u, *weights):
@@ -548,7 +551,7 @@ def clocked_stream(*weights: Optional, modules: Modules, nonlinearity: str, outp
     h, m = (x, None) if output == "hidden" else (None, x)
     fields = _clocked_fields(options, 0, None, x, start, weights, h, m, None)
     width = modules.width if output == "memory" or w_xh is None else w_xh.shape[0]
-    return Stream("clocked", weights, fields, width, modules.period)
+    return Prepared("clocked", weights, fields, width, modules.period)
 
 
 def ready(first: Tensor, *weights: Optional) -> bool:
@@ -557,10 +560,10 @@ def ready(first: Tensor, *weights: Optional) -> bool:
 
 
 @cache
-def step_function(real: str) -> Callable[..., int]:
-    """Return the function of the library that takes a step, for numbers of one kind."""
-    function = getattr(choose()[1], f"linmem_step_{real}")
-    function.argtypes = (ctypes.c_int64, ctypes.c_char_p, *[ctypes.c_int64] * 7)
+def forward_function(real: str) -> Callable[..., int]:
+    """Return the function of the library that runs a prepared call, for numbers of one kind."""
+    function = getattr(choose()[1], f"linmem_forward_{real}")
+    function.argtypes = (ctypes.c_int64, ctypes.c_char_p, *[ctypes.c_int64] * 10)
     return function  # type: ignore[no-any-return]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linmem import kernels
-from linmem.kernels import Connections, Modules, Output, Stream
+from linmem.kernels import Connections, Modules, Output, Prepared
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_nonlinearity
 from linmem.layers.clocks import make_modules, modules_repr
@@ -70,9 +70,9 @@ class _ClockworkEquations(Equations):
             lengths=lengths,
         )
 
-    def stream(self, p: Parameters, output: Output) -> Stream | None:
+    def prepare(self, p: Parameters, output: Output) -> Prepared | None:
         weights = (None, None, p["weight_xh"], p["weight_hh"], None, p.get("bias_h"))
-        return kernels.clocked_stream(*weights, modules=self.modules, nonlinearity=self.nonlinearity)
+        return kernels.prepare_clocked(*weights, modules=self.modules, nonlinearity=self.nonlinearity)
 
 
 class ClockworkRNN(RecurrentLayer):

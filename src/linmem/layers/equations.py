@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from linmem.kernels import Output, Stream
+from linmem.kernels import Output, Prepared
 from linmem.layers.parameters import Parameters
 
 
@@ -51,6 +51,6 @@ class Equations(ABC):
         The clock is None where the state has none.
         """
 
-    def stream(self, p: Parameters, output: Output) -> Stream | None:
-        """Make the parameters ready for the steps of a stream; None if there is no short way."""
+    def prepare(self, p: Parameters, output: Output) -> Prepared | None:
+        """Make the parameters ready for calls without gradients; None if there is no short way."""
         return None

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from linmem import kernels
-from linmem.kernels import Output, Stream
+from linmem.kernels import Output, Prepared
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_choice, check_nonlinearity, check_size
 from linmem.layers.equations import Equations
@@ -90,9 +90,9 @@ class _LMNEquations(Equations):
             output=output,
         )
 
-    def stream(self, p: Parameters, output: Output) -> Stream | None:
+    def prepare(self, p: Parameters, output: Output) -> Prepared | None:
         weights = (p.get(name) for name in self.shapes(1))
-        return kernels.lmn_stream(*weights, nonlinearity=self.nonlinearity, output=output)
+        return kernels.prepare_lmn(*weights, nonlinearity=self.nonlinearity, output=output)
 
 
 def initialize_functional_part(p: Parameters) -> None:

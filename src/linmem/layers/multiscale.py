@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from linmem import kernels
-from linmem.kernels import Connections, Modules, Output, Stream
+from linmem.kernels import Connections, Modules, Output, Prepared
 from linmem.layers.cell import RecurrentCell
 from linmem.layers.checks import check_size
 from linmem.layers.clocks import make_modules, modules_repr
@@ -97,9 +97,9 @@ class _MultiScaleEquations(Equations):
             output=output,
         )
 
-    def stream(self, p: Parameters, output: Output) -> Stream | None:
+    def prepare(self, p: Parameters, output: Output) -> Prepared | None:
         weights = (p.get(name) for name in self.shapes(1))
-        return kernels.clocked_stream(*weights, modules=self.modules, nonlinearity=self.nonlinearity, output=output)
+        return kernels.prepare_clocked(*weights, modules=self.modules, nonlinearity=self.nonlinearity, output=output)
 
 
 class MultiScaleLMN(RecurrentLayer):

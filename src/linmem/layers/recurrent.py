@@ -14,7 +14,7 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from linmem.files import Saved
-from linmem.kernels import Output, Stream, nobody_looks_in
+from linmem.kernels import Output, Prepared, nobody_looks_in
 from linmem.layers.checks import (
     check_bool,
     check_clock,
@@ -102,7 +102,7 @@ class RecurrentLayer(nn.Module):
                 for name, shape in shapes.items():
                     empty = torch.empty(shape, device=device, dtype=dtype)
                     self.register_parameter(names[name], nn.Parameter(empty))
-        self._weights_of_stream = [full for name, full in self._names[0][0].items() if name != "initial_state"]
+        self._weight_names = [full for name, full in self._names[0][0].items() if name != "initial_state"]
         self.reset_parameters()
 
     # What the user sees of the sizes
@@ -187,24 +187,29 @@ class RecurrentLayer(nn.Module):
             The final state, (num_layers · directions, B, state_size) and, if the layer has a clock, the
             clock, (B,).
         """
-        if hx is not None and lengths is None and type(input) is Tensor and not torch.is_grad_enabled():
-            result = self._step(input, hx)
+        if lengths is None and type(input) is Tensor and not torch.is_grad_enabled():
+            result = self._short_way(input, hx)
             if result is not None:
                 return result
         return self._run(input, hx, lengths, self.num_layers, self.output)
 
-    _stream: Stream | None = None
+    _prepared: Prepared | None = None
 
-    def _step(self, input: Tensor, hx: State) -> tuple[Tensor, State] | None:
-        """Take a single step of a stream the short way; None where it is not plainly one, to go the ordinary way."""
-        time = int(self.batch_first)
-        if self.num_layers > 1 or self.bidirectional or input.dim() != 3 or input.shape[time] != 1:
+    def _short_way(self, input: Tensor, hx: State | None) -> tuple[Tensor, State] | None:
+        """Run without gradients where a call is plainly an ordinary one; else None, and :meth:`_run` looks closer."""
+        batch = 1 - self.batch_first
+        if self.num_layers > 1 or self.bidirectional or input.dim() != 3 or input.numel() == 0:
             return None
-        clocked, batch = self.equations.clocked, input.shape[1 - time]
-        if clocked != isinstance(hx, tuple) or batch == 0 or input.shape[2] != self.input_size:
+        clocked, rows = self.equations.clocked, input.shape[batch]
+        if hx is None:
+            if self.learn_initial_state:
+                return None
+            state, clock = input.new_zeros(1, rows, self.state_size), None
+        elif clocked != isinstance(hx, tuple):
             return None
-        state, clock = hx if isinstance(hx, tuple) else (hx, None)
-        if type(state) is not Tensor or state.shape != (1, batch, self.state_size):
+        else:
+            state, clock = hx if isinstance(hx, tuple) else (hx, None)
+        if type(state) is not Tensor or state.shape != (1, rows, self.state_size) or input.shape[2] != self.input_size:
             return None
         if not nobody_looks_in() or torch.is_autocast_enabled("cpu"):
             return None
@@ -213,26 +218,27 @@ class RecurrentLayer(nn.Module):
             if (
                 type(clock) is not Tensor
                 or clock.dtype is not torch.int64
-                or clock.shape != (batch,)
+                or clock.shape != (rows,)
                 or not clock.is_cpu
             ):
                 return None
             steps, *others = clock.tolist()
             if any(other != steps for other in others):
                 return None
-        weights = [self._parameters.get(name) for name in self._weights_of_stream]
-        if self._stream is None or not self._stream.fits(weights):
-            self._stream = self.equations.stream(self._parameters_of(0), self.output)
-            if self._stream is None:
+        weights = [self._parameters.get(name) for name in self._weight_names]
+        if self._prepared is None or not self._prepared.fits(weights):
+            self._prepared = self.equations.prepare(self._parameters_of(0), self.output)
+            if self._prepared is None:
                 return None
-        result = self._stream.step(input, 1 - time, state, steps)
-        if result is None or clock is None:
+        result = self._prepared.run(input, batch, state, steps)
+        if result is None or not clocked:
             return result
-        return result[0], (result[1], clock + 1)
+        length = input.shape[1 - batch]
+        return result[0], (result[1], torch.full((rows,), length) if clock is None else clock + length)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out where the weights lie, which is another place in a copy."""
-        return {name: value for name, value in self.__dict__.items() if name != "_stream"}
+        return {name: value for name, value in self.__dict__.items() if name != "_prepared"}
 
     def activations(
         self,

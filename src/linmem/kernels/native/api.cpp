@@ -24,6 +24,9 @@ using namespace linmem;
 // How calls are laid out in memory: counted up, here and in kernels/library.py, with every change of a structure.
 LINMEM_EXPORT int linmem_calls() { return 1; }
 
+// Run in the threads of this runtime from now on.
+LINMEM_EXPORT void linmem_use_threads_of(Parallel runtime) { parallel = runtime; }
+
 // The best level of vectors.h that this machine can run, by its name in CMakeLists.txt.
 LINMEM_EXPORT const char* linmem_machine() {
 #if defined(__x86_64__)
@@ -65,33 +68,37 @@ template <class Real> int run(Kind kind, const void* call, const void* gradients
 
 namespace {
 
+// What changes from one call with the same weights to the next; the start, y and the end are contiguous.
+template <class Real> struct Data {
+  int64_t T, B, threads, clock;
+  Sequence<const Real> x;
+  const Real* start;
+  Real *y, *end;
+};
+
 template <class Real> void set_clock(LmnCall<Real>&, int64_t) {}
 template <class Real> void set_clock(ClockedCall<Real>& call, int64_t clock) { call.clock = clock; }
 
-template <class Model, class Call, class Real>
-void step(const void* prepared, int64_t rows, const Real* x, int64_t x_batch, const Real* start, Real* y, Real* end,
-          int64_t clock) {
+template <class Model, class Call, class Real> void forward(const void* prepared, const Data<Real>& data) {
   Call call = *static_cast<const Call*>(prepared);
-  call.T = 1;
-  call.B = rows;
-  call.x = {x, 0, x_batch};
-  call.start = start;
-  (call.h ? call.h : call.m) = y;
-  call.end = end;
-  set_clock(call, clock);
+  call.T = data.T;
+  call.B = data.B;
+  call.threads = data.threads;
+  call.x = data.x;
+  call.start = data.start;
+  (call.h ? call.h : call.m) = data.y;
+  call.end = data.end;
+  set_clock(call, data.clock);
   Model(call).forward();
 }
 
-// One step with a call that was prepared before: everything but what changes from step to step is in it. Of h and m, it
-// has the one that is wanted not null.
-template <class Real>
-int step(Kind kind, const void* prepared, int64_t rows, const Real* x, int64_t x_batch, const Real* start, Real* y,
-         Real* end, int64_t clock) {
+// Forward with a call that was prepared before: its weights are in it and, of h and m, the one that is wanted not null.
+template <class Real> int forward(Kind kind, const void* prepared, const Data<Real>& data) {
   return guarded([&] {
     if (kind == Kind::lmn)
-      step<Lmn<Real>, LmnCall<Real>>(prepared, rows, x, x_batch, start, y, end, clock);
+      forward<Lmn<Real>, LmnCall<Real>>(prepared, data);
     else
-      step<Clocked<Real>, ClockedCall<Real>>(prepared, rows, x, x_batch, start, y, end, clock);
+      forward<Clocked<Real>, ClockedCall<Real>>(prepared, data);
   });
 }
 
@@ -105,12 +112,14 @@ LINMEM_EXPORT int linmem_run_double(Kind kind, const void* call, const void* gra
   return run<double>(kind, call, gradients);
 }
 
-LINMEM_EXPORT int linmem_step_float(Kind kind, const void* prepared, int64_t rows, const float* x, int64_t x_batch,
-                                    const float* start, float* y, float* end, int64_t clock) {
-  return step(kind, prepared, rows, x, x_batch, start, y, end, clock);
+LINMEM_EXPORT int linmem_forward_float(Kind kind, const void* prepared, int64_t T, int64_t B, int64_t threads,
+                                       int64_t clock, const float* x, int64_t x_time, int64_t x_batch,
+                                       const float* start, float* y, float* end) {
+  return forward<float>(kind, prepared, {T, B, threads, clock, {x, x_time, x_batch}, start, y, end});
 }
 
-LINMEM_EXPORT int linmem_step_double(Kind kind, const void* prepared, int64_t rows, const double* x, int64_t x_batch,
-                                     const double* start, double* y, double* end, int64_t clock) {
-  return step(kind, prepared, rows, x, x_batch, start, y, end, clock);
+LINMEM_EXPORT int linmem_forward_double(Kind kind, const void* prepared, int64_t T, int64_t B, int64_t threads,
+                                        int64_t clock, const double* x, int64_t x_time, int64_t x_batch,
+                                        const double* start, double* y, double* end) {
+  return forward<double>(kind, prepared, {T, B, threads, clock, {x, x_time, x_batch}, start, y, end});
 }

@@ -1,12 +1,9 @@
-// Batches of sequences: how they lie in memory, where they end, and how threads share them.
+// Batches of sequences: how they lie in memory, where they end, and how they are divided among threads.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 namespace linmem {
@@ -54,31 +51,6 @@ inline std::vector<Share> shares(int64_t batch, int64_t steps, const int64_t* le
     first = last;
   }
   return result;
-}
-
-// Run work(i) for every i < n, each in a thread of its own. Threads are made when they are needed: that takes
-// microseconds, and leaves nothing behind for a fork to trip over.
-template <class Work> void in_parallel(std::size_t n, Work work) {
-  std::vector<std::exception_ptr> failures(n);
-  const auto guarded = [&](std::size_t i) {
-    try {
-      work(i);
-    } catch (...) {
-      failures[i] = std::current_exception();
-    }
-  };
-  std::vector<std::thread> others;
-  for (std::size_t i = 1; i < n; i++) {
-    try {
-      others.emplace_back(guarded, i);
-    } catch (const std::system_error&) {  // no more threads to be had
-      guarded(i);
-    }
-  }
-  if (n) guarded(0);
-  for (std::thread& other : others) other.join();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
 }
 
 // For every sequence of a share, the rows [from, to) of time that exist, as runs of rows that are equally far apart:

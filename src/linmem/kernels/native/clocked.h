@@ -17,6 +17,7 @@
 #include "panels.h"
 #include "projection.h"
 #include "single_row.h"
+#include "threads.h"
 
 namespace linmem {
 
@@ -182,6 +183,7 @@ template <class Real> class Clocked {
     std::copy(before, before + int64_t(rows) * width, n.end + share.first * width);
     contribute(int(layout.groups.size()), width, rows, before, give, sums);
     Sequence<Real> h{};
+    Firing firing = layout.at(n.clock);
     for (int64_t t = 0, t0 = 0; t < share.longest(); t++) {
       const int alive = share.alive(t), go_on = share.alive(t + 1);
       if (has_h) {
@@ -198,7 +200,6 @@ template <class Real> class Clocked {
         }
       }
       Real* m = n.m ? n.m + (t * n.B + share.first) * width : memory + (t % 2) * rows * width;
-      const Firing firing = layout.at(n.clock + t);
       for (int r = 0; r < alive; r++) {
         Real* to = m + int64_t(r) * width;
         for (int k = 0; k < firing.modules; k++) {
@@ -219,10 +220,10 @@ template <class Real> class Clocked {
           std::copy(before + int64_t(r) * width + first, before + int64_t(r) * width + last, m + int64_t(r) * width + first);
       });
       std::copy(m + int64_t(go_on) * width, m + int64_t(alive) * width, n.end + (share.first + go_on) * width);
-      if (go_on) {
-        const bool every_step = layout.modules[0].period == 1;
-        contribute(firing.groups, every_step ? layout.at(n.clock + t + 1).units : width, go_on, m, give, sums);
-      }
+      const Firing next = layout.at(n.clock + t + 1);
+      const bool every_step = layout.modules[0].period == 1;
+      if (go_on) contribute(firing.groups, every_step ? next.units : width, go_on, m, give, sums);
+      firing = next;
       before = m;
     }
     clear_padding(share);

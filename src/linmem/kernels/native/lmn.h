@@ -6,6 +6,7 @@
 #include "panels.h"
 #include "projection.h"
 #include "single_row.h"
+#include "threads.h"
 
 namespace linmem {
 
@@ -122,12 +123,12 @@ template <class Real> class Lmn {
         multiply(alive, N_h, {before, N_m, N_m}, mh, [&](int r, int c, int width, Vector<Real> v) {
           Real* to = h_t + r * N_h + c;
           store(to, activate<Real>(n.nonlinearity, v + load(to, width)), width);
-        });
+        }, t % 2);
         Real* m_t = n.m ? n.m + (t * n.B + share.first) * N_m : memory + (t % 2) * rows * N_m;
         const Term<Real> terms[] = {{h_t, N_h, N_h}, {before, N_m, N_m}};
         multiply(alive, N_m, terms, 2, to_m, [&](int r, int c, int width, Vector<Real> v) {
           store(m_t + r * N_m + c, v + load(b_m + c), width);
-        });
+        }, t % 2);
         const int go_on = share.alive(t + 1);
         std::copy(m_t + go_on * N_m, m_t + alive * N_m, n.end + (share.first + go_on) * N_m);
         before = m_t;
@@ -170,7 +171,7 @@ template <class Real> class Lmn {
         multiply(go_on, N_m, later, 2, to_m, [&](int r, int c, int width, Vector<Real> v) {
           if (g.m) v += load(g.m.at(t, share.first + r) + c, width);
           store(d_m_t + r * N_m + c, v, width);
-        });
+        }, t % 2);
         for (int r = go_on; r < alive; r++) {
           const Real* end = g.end ? g.end + (share.first + r) * N_m : nullptr;
           for (int c = 0; c < N_m; c++)
@@ -180,7 +181,7 @@ template <class Real> class Lmn {
         multiply(alive, N_h, {d_m_t, N_m, N_m}, from_m, [&](int r, int c, int width, Vector<Real> v) {
           if (g.h) v += load(g.h.at(t, share.first + r) + c, width);
           store(d_h_t + r * N_h + c, v * slope<Real>(n.nonlinearity, load(h_t + r * N_h + c, width)), width);
-        });
+        }, t % 2);
       }
       const int count = int(chunk.rows.size());
       const Term<Real> sum_h{d_h, N_h, count}, sum_m{d_m, N_m, count};

@@ -51,6 +51,12 @@ template <class Real> class Panels {
 
   // The first column of a panel. Panels differ by one vector at most: three and one would take longer than two and two.
   int first(int i) const { return (i * (vectors_ / std::max(1, count_)) + std::min(i, vectors_ % std::max(1, count_))) * lanes<Real>; }
+  // How many panels have the first `columns` columns.
+  int panels(int columns) const {
+    int i = 0;
+    while (i < count_ && first(i) < columns) i++;
+    return i;
+  }
   int width(int i) const { return first(i + 1) - first(i); }
   const Real* panel(int i) const { return data_ + std::size_t(first(i)) * depth; }
 
@@ -157,12 +163,16 @@ inline void tile_of(int rows, const Term<Real>* terms, int n_terms, int row, con
 
 // The first `columns` columns of terms × panels, row by row and vector by vector into
 // finish(row, column, n, vector), of which the first n lanes count. The depths of the terms must not exceed that
-// of the panels together.
+// of the panels together. Steps of a recurrence go through the panels to and fro (`reverse`): those that were read last
+// are still in the nearest cache.
 template <Lie lie = Lie::rows, class Real, class Finish>
-void multiply(int rows, int columns, const Term<Real>* terms, int n_terms, const Panels<Real>& weights, Finish finish) {
+void multiply(int rows, int columns, const Term<Real>* terms, int n_terms, const Panels<Real>& weights, Finish finish,
+              bool reverse = false) {
   alignas(64) Real out[tile_rows * tile_vectors * lanes<Real>];
   const int tiles = (rows + tile_rows - 1) / tile_rows;  // of about the same height
-  for (int p = 0, column = 0; column < columns; column = weights.first(++p)) {
+  const int panels = weights.panels(columns);
+  for (int q = 0; q < panels; q++) {
+    const int p = reverse ? panels - 1 - q : q, column = weights.first(p);
     const Real* panel = weights.panel(p);
     const int line = weights.width(p), width = std::min(line, columns - column);
     for (int i = 0, row = 0; i < tiles; i++) {
@@ -181,8 +191,8 @@ void multiply(int rows, int columns, const Term<Real>* terms, int n_terms, const
 }
 
 template <class Real, class Finish>
-void multiply(int rows, int columns, Term<Real> term, const Panels<Real>& weights, Finish finish) {
-  multiply(rows, columns, &term, 1, weights, finish);
+void multiply(int rows, int columns, Term<Real> term, const Panels<Real>& weights, Finish finish, bool reverse = false) {
+  multiply(rows, columns, &term, 1, weights, finish, reverse);
 }
 
 // gradient += deltaᵀ values, over `depth` rows of both; the values are packed.

@@ -9,6 +9,7 @@
 #include "panels.h"
 #include "projection.h"
 #include "single_row.h"
+#include "threads.h"
 
 namespace linmem {
 
