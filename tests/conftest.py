@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 
 import jaxtyping
@@ -30,6 +31,23 @@ def plain_linmem() -> ModuleType:
     sys.meta_path[:] = hooks
     sys.modules.update(checked)
     return plain
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Return the folder with the published data, which is not part of linmem."""
+    folder = os.environ.get("LINMEM_DATA", "")
+    if not folder:
+        pytest.skip("LINMEM_DATA names no folder with the published data")
+    return Path(folder)
+
+
+@pytest.fixture
+def nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Neither data nor a cache, but an empty folder in their place; return the future cache."""
+    monkeypatch.delenv("LINMEM_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "linmem"
 
 
 TOLERANCE = 1e-12
