@@ -90,7 +90,7 @@ def save(path: str | os.PathLike[str], obj: Savable) -> None:
     }
     text = json.dumps(header, default=_plain)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in saved.tensors.items()}
-    _write_atomically(Path(path).resolve(), safetensors.torch.save(tensors, {"linmem": text}))
+    write_atomically(Path(path).resolve(), safetensors.torch.save(tensors, {"linmem": text}))
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -166,7 +166,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} among the arguments: expected what a file can hold, such as a number")
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file beside its destination and move it there, so that it appears complete or not at all."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(beside, "xb") as file:

@@ -1,7 +1,7 @@
 """What counts as sequences, and how results go back into the container that the sequences came in.
 
-One 2-D array is one sequence of frames, a 3-D array a batch of sequences of equal length, a list or tuple of
-2-D arrays a ragged set. Arrays are NumPy arrays, torch tensors or scipy.sparse matrices.
+One 2-D array is one sequence of frames, a 3-D array a batch of sequences of equal length, a list or another kind of
+Python sequence of 2-D arrays a ragged set. Arrays are NumPy arrays, torch tensors or scipy.sparse matrices.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def as_sequences(X: Any, name: str = "X") -> Sequences:
     """
     if isinstance(X, Sequences):
         return X
-    if isinstance(X, (list, tuple)) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1):
+    if isinstance(X, Sequence) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1):
         if len(X) == 0:
             raise ValueError(f"{name} is empty: expected at least one sequence")
         if _ndim(X[0]) >= 2:
