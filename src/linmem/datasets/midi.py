@@ -1,0 +1,177 @@
+"""MIDI files as piano rolls, and back.
+
+A roll says nothing of loudness, instruments and tempo, and two notes of one key that touch are one note. Everything
+else survives: a roll that is written and read again is the same roll.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from linmem.datasets.piano_rolls import KEYS, LOWEST, Roll, Split, split
+
+#: Files that last for more frames are refused: a few bytes of MIDI can claim to last for years.
+MOST_FRAMES = 1_000_000
+
+TICKS_PER_BEAT = 480
+DRUMS = 9  #: the channel whose numbers are not pitches
+
+
+def _mido() -> Any:
+    try:
+        import mido
+    except ImportError:
+        raise ImportError("MIDI files need mido: pip install 'linmem[experiments]'") from None
+    return mido
+
+
+def read(path: str | os.PathLike[str], step: float | Fraction = Fraction(1, 2)) -> Roll:
+    """Return a MIDI file as a piano roll.
+
+    Parameters
+    ----------
+    path
+        A MIDI file whose time is counted in beats. Drums and notes outside the piano's 88 keys are left out.
+    step
+        Beats in a frame; a beat is a quarter note. Starts and ends are moved to the nearest frame, and no note
+        gets shorter than one.
+
+    Returns
+    -------
+    roll : (frames, 88) boolean array
+        Up to the end of the longest track.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> roll = np.zeros((6, KEYS), bool)
+    >>> roll[1:4, 60 - LOWEST] = True  # a middle C
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(f"{folder}/c.mid", roll)
+    ...     again = read(f"{folder}/c.mid")
+    >>> bool((again == roll).all())
+    True
+    """
+    mido, step = _mido(), _check_step(step)
+    try:
+        file = mido.MidiFile(path)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # mido lets out whatever a damaged file makes of its parser
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path}: expected an intact MIDI file ({reason})") from None
+    if file.ticks_per_beat <= 0 or file.type == 2:
+        raise ValueError(f"{path}: expected a MIDI file whose tracks sound together and whose time is in beats")
+    frame = step * file.ticks_per_beat  # ticks in a frame
+    notes, end = [], 0
+    for track in file.tracks:
+        found, ticks = _notes(track)
+        notes += found
+        end = max(end, ticks)
+    frames = _nearest(end / frame)
+    if frames > MOST_FRAMES:
+        raise ValueError(f"{path} lasts for {frames} frames: expected at most {MOST_FRAMES}, or a longer step")
+    spans = [(_nearest(on / frame), _nearest(off / frame), note - LOWEST) for on, off, note in notes]
+    roll = np.zeros((max([frames, *(on + 1 for on, _, _ in spans)]), KEYS), bool)
+    for on, off, key in spans:
+        if 0 <= key < KEYS:
+            roll[on : max(off, on + 1), key] = True
+    if not roll.any():
+        raise ValueError(f"{path} has no note between A0 and C8: expected at least one")
+    return roll
+
+
+def _notes(track: Any) -> tuple[list[tuple[int, int, int]], int]:
+    """Return (first tick, last tick, MIDI number) of all notes of a track, and when it ends."""
+    now, notes = 0, []
+    begun: dict[tuple[int, int], int] = {}
+    sounding: Counter[tuple[int, int]] = Counter()  # a key may be struck again before it is released
+    for message in track:
+        now += message.time
+        if message.type not in ("note_on", "note_off") or message.channel == DRUMS:
+            continue
+        key = (message.channel, message.note)
+        if message.type == "note_on" and message.velocity > 0:
+            if not sounding[key]:
+                begun[key] = now
+            sounding[key] += 1
+        elif sounding[key]:
+            sounding[key] -= 1
+            if not sounding[key]:
+                notes.append((begun[key], now, message.note))
+    notes += [(begun[key], now, key[1]) for key, count in sounding.items() if count]  # never released
+    return notes, now
+
+
+def write(
+    path: str | os.PathLike[str], roll: Roll, step: float | Fraction = Fraction(1, 2), *, tempo: float = 120
+) -> None:
+    """Write a piano roll as a MIDI file of one track.
+
+    Parameters
+    ----------
+    roll
+        (frames, 88), of booleans or of zeros and ones.
+    step
+        Beats in a frame.
+    tempo
+        Beats in a minute, for who listens to it.
+    """
+    mido, step, roll = _mido(), _check_step(step), np.asarray(roll)
+    if roll.ndim != 2 or roll.shape[1] != KEYS or not ((roll == 0) | (roll == 1)).all():
+        raise ValueError(f"roll has shape {roll.shape}: expected (frames, {KEYS}) of zeros and ones")
+    if not 4 <= tempo <= 60_000_000:
+        raise ValueError(f"tempo={tempo}: expected beats in a minute, at least 4")
+    ticks = step * TICKS_PER_BEAT
+    resolution = TICKS_PER_BEAT * ticks.denominator  # fine enough for whole ticks in a frame
+    if resolution > 0x7FFF:
+        raise ValueError(f"step={step}: expected a fraction of a beat that MIDI can count, such as 1/2 or 1/3")
+    length = int(ticks * ticks.denominator)
+    change = np.diff(roll.astype(np.int8), axis=0, prepend=0, append=0)  # +1 where a note starts, -1 behind its end
+    file = mido.MidiFile(type=0, ticks_per_beat=resolution)
+    track = file.add_track()
+    track.append(mido.MetaMessage("set_tempo", tempo=round(60_000_000 / tempo)))
+    last = 0
+    # At one time, notes end before others start.
+    for frame, _, key in sorted((int(t), int(change[t, k]), int(k)) for t, k in zip(*np.nonzero(change), strict=True)):
+        kind = "note_on" if change[frame, key] > 0 else "note_off"
+        track.append(mido.Message(kind, note=LOWEST + key, velocity=64, time=(frame - last) * length))
+        last = frame
+    track.append(mido.MetaMessage("end_of_track", time=(len(roll) - last) * length))
+    file.save(path)
+
+
+def read_folder(folder: str | os.PathLike[str], step: float | Fraction = Fraction(1, 2), seed: int = 0) -> Split:
+    """Return all MIDI files of a folder and the folders below it, divided at random.
+
+    Parameters
+    ----------
+    folder
+        Or an archive of one.
+    step
+        As in `read`.
+    seed
+        Of the division into training, validation and test sets.
+    """
+    from linmem.datasets.store import folder_at
+
+    found = folder_at(folder)
+    paths = sorted(p for p in found.rglob("*") if p.suffix.lower() in (".mid", ".midi") and p.is_file())
+    if len(paths) < 3:
+        raise ValueError(f"{folder} has {len(paths)} MIDI files: expected at least 3, one for each part")
+    return split([read(path, step) for path in paths], seed)
+
+
+def _check_step(step: float | Fraction) -> Fraction:
+    if not 0 < step <= 64:
+        raise ValueError(f"step={step}: expected beats in a frame, more than 0 and at most 64")
+    return Fraction(step).limit_denominator(1000)
+
+
+def _nearest(x: Fraction) -> int:
+    return int(x + Fraction(1, 2))  # halves go up; frames are never negative
