@@ -13,7 +13,13 @@ from linmem.layers import (
     UnrolledRNN,
     UnrolledRNNCell,
 )
-from linmem.pretraining import lmn_from_rnn
+from linmem.pretraining import (
+    add_memory_module,
+    encode_memory,
+    lmn_from_rnn,
+    lmn_from_unrolled,
+    rnn_from_autoencoder,
+)
 
 __all__ = [
     "LMN",
@@ -25,9 +31,13 @@ __all__ = [
     "MultiScaleLMNCell",
     "UnrolledRNN",
     "UnrolledRNNCell",
+    "add_memory_module",
+    "encode_memory",
     "export",
     "lmn_from_rnn",
+    "lmn_from_unrolled",
     "load",
+    "rnn_from_autoencoder",
     "save",
 ]
 

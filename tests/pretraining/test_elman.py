@@ -56,3 +56,20 @@ def test_lmn_from_rnn_keeps_mode_and_owns_its_parameters() -> None:
 def test_lmn_from_rnn_wants_an_rnn() -> None:
     with pytest.raises(TypeError, match=r"rnn should be of type torch.nn.RNN, got: GRU"):
         linmem.lmn_from_rnn(nn.GRU(3, 4))
+
+
+def test_an_rnn_from_an_autoencoder_has_its_matrices_and_no_bias():
+    sequences = [torch.randn(20, 3, dtype=torch.float64) for _ in range(4)]
+    rnn = linmem.rnn_from_autoencoder(sequences, 7, scale=0.5, batch_first=True)
+    laes = linmem.LinearAutoencoder(7).fit(sequences)
+    torch.testing.assert_close(rnn.weight_ih_l0, torch.from_numpy(0.5 * laes.A_).float())
+    torch.testing.assert_close(rnn.weight_hh_l0, torch.from_numpy(laes.B_).float())
+    assert not rnn.bias_ih_l0.any()
+    assert not rnn.bias_hh_l0.any()
+    assert rnn.batch_first
+    assert rnn.weight_ih_l0.requires_grad
+    for scale in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="expected a positive number"):
+            linmem.rnn_from_autoencoder(sequences, 7, scale=scale)
+    with pytest.raises(ValueError, match="hidden_size must be"):
+        linmem.rnn_from_autoencoder(sequences, 0)
