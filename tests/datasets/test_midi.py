@@ -71,6 +71,13 @@ def test_a_key_struck_twice_sounds_until_it_is_released_twice(tmp_path):
     assert keys(midi.read(file_of(tmp_path / "x.mid", *messages), step=1)) == [0, 1, 2]
 
 
+def test_a_stroke_that_was_never_released_ends_with_the_next(tmp_path):
+    """Two strokes, one release, and a stroke and release much later: silence lies between."""
+    times = [("note_on", 0), ("note_on", 480), ("note_off", 480), ("note_on", 4800), ("note_off", 480)]
+    roll = midi.read(file_of(tmp_path / "x.mid", *(note(kind, time) for kind, time in times)), step=1)
+    assert keys(roll) == [0, 1, 12]
+
+
 def test_what_is_never_released_sounds_to_the_end(tmp_path):
     messages = [note("note_on", 480), mido.MetaMessage("end_of_track", time=960)]
     assert keys(midi.read(file_of(tmp_path / "x.mid", *messages), step=1)) == [1, 2]
@@ -138,7 +145,7 @@ def test_a_damaged_file_gives_a_roll_or_one_error(tmp_path_factory, data):
 
 def test_a_file_that_claims_to_last_for_years_is_refused(tmp_path):
     messages = [note("note_on", 0), *(note("note_off", 2**27) for _ in range(20))]
-    with pytest.raises(ValueError, match=r"lasts for \d+ frames: expected at most 1000000"):
+    with pytest.raises(ValueError, match=r"lasts for \d+ frames: expected at most 200000"):
         midi.read(file_of(tmp_path / "x.mid", *messages, ticks=1))
 
 
@@ -151,10 +158,27 @@ def test_time_that_is_not_counted_in_beats_is_refused(tmp_path):
         midi.read(path)
 
 
-@pytest.mark.parametrize("step", [0, -1, 100, float("nan")])
+@pytest.mark.parametrize("step", [0, -1, 100, float("nan"), 0.0004, 0.00071])
 def test_a_step_that_is_none_is_refused(step, tmp_path):
-    with pytest.raises(ValueError, match="expected beats in a frame, more than 0 and at most 64"):
+    with pytest.raises(ValueError, match=r"step=.*: expected (beats in a frame|a fraction of a beat)"):
         midi.read(tmp_path / "x.mid", step)
+    with pytest.raises(ValueError, match=r"step=.*: expected (beats in a frame|a fraction of a beat)"):
+        midi.write(tmp_path / "x.mid", np.eye(3, KEYS), step)
+
+
+def test_a_number_of_many_bytes_is_refused_at_once(tmp_path):
+    midi.write(tmp_path / "x.mid", np.eye(3, KEYS))
+    data = (tmp_path / "x.mid").read_bytes()
+    (tmp_path / "x.mid").write_bytes(data[:22] + b"\xff" * 5_000_000 + data[22:])
+    with pytest.raises(ValueError, match="a number of a thousand bytes"):
+        midi.read(tmp_path / "x.mid")
+
+
+def test_what_a_mac_hides_in_a_folder_is_passed_over(tmp_path):
+    for i, roll in enumerate(piano_rolls.synthetic(pieces=3)):
+        midi.write(tmp_path / f"{i}.mid", roll)
+    (tmp_path / "._0.mid").write_bytes(b"resource")
+    assert sum(map(len, midi.read_folder(tmp_path))) == 3
 
 
 def test_what_is_no_roll_is_not_written(tmp_path):

@@ -24,7 +24,7 @@ def test_whatever_protocol_they_were_written_in(value, protocol):
     assert number_pickles.loads(pickle.dumps(value, protocol)) == value
 
 
-@pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("dtype", ["i1", "u2", "<i4", "<i8"])
 def test_numpy_integers_become_integers(protocol, dtype):
     (number,) = np.array([93], dtype)
@@ -86,6 +86,20 @@ def test_a_program_is_refused_and_not_run(protocol, tmp_path):
 def test_anything_else_is_refused(data):
     with pytest.raises(ValueError, match="expected a complete pickle of numbers only"):
         number_pickles.loads(data)
+
+
+HOSTILE = {
+    "a key that is nested too deeply to be hashed": b"\x80\x02})" + b"\x85" * 200_000 + b"K\x01s.",
+    "a key that refers to itself again and again": b"\x80\x02})q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"K\x01s.",
+    "a name that is no string": b"\x80\x04)q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"h\x00\x93.",
+    "bytes that are no string": b"c_codecs\nencode\n((I1\nttR.",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_would_take_for_ever_or_crash_is_refused_at_once(name):
+    with pytest.raises(ValueError, match="expected a complete pickle of numbers only"):
+        number_pickles.loads(HOSTILE[name])
 
 
 @given(st.binary(max_size=200))

@@ -162,9 +162,15 @@ def test_links_and_devices_are_refused(kind, tmp_path, nothing_there):
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, nothing_there, monkeypatch):
     monkeypatch.setattr(store, "MOST_BYTES", 1000)
-    path = tar_with(tmp_path / "a.tar.xz", *(member(f"file{i}", 300) for i in range(4)))
-    with pytest.raises(ValueError, match="expected at most 100000 files and 0 MB when unpacked"):
-        store.folder_at(path)
+    for i, path in enumerate([tmp_path / "a.tar.xz", tmp_path / "a.zip"]):
+        if i:
+            with zipfile.ZipFile(path, "w") as file:
+                for j in range(4):
+                    file.writestr(f"file{j}", bytes(300))
+        else:
+            tar_with(path, *(member(f"file{j}", 300) for j in range(4)))
+        with pytest.raises(ValueError, match="0 MB when unpacked"):
+            store.folder_at(path)
 
 
 @pytest.mark.parametrize("data", [b"", b"nothing of the kind", b"PK\x03\x04 but no more"])
@@ -175,12 +181,48 @@ def test_what_is_no_archive_is_refused(data, tmp_path, nothing_there):
         store.folder_at(path)
 
 
-def test_a_truncated_archive_leaves_nothing(tmp_path, nothing_there):
-    path = tar_with(tmp_path / "a.tar.xz", *(member(f"file{i}", 3000) for i in range(4)))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.bz2", "tar.xz", "zip"])
+@pytest.mark.parametrize("damage", ["half of it", "all but its end", "a wrong byte"])
+def test_a_truncated_or_damaged_archive_leaves_nothing(ending, damage, tmp_path, nothing_there):
+    path, noise = tmp_path / f"a.{ending}", os.urandom(3000)
+    if ending == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            for i in range(4):
+                file.writestr(f"file{i}", noise)
+    else:
+        with tarfile.open(path, "w:" + ending[4:]) as file:
+            for i in range(4):
+                file.addfile(member(f"file{i}", 3000), io.BytesIO(noise))
+    data = bytearray(path.read_bytes())
+    if damage == "half of it":
+        del data[len(data) // 2 :]
+    elif damage == "all but its end":  # of a plain archive, where a member begins
+        del data[3 * (512 + 3072) if ending == "tar" else -20 :]
+    else:
+        data[512 if ending != "tar" else 20] ^= 255
+    path.write_bytes(data)
     with pytest.raises(ValueError, match="expected an intact tar or zip archive"):
         store.folder_at(path)
     assert not list((nothing_there / "unpacked").iterdir())
+
+
+def test_a_name_that_claims_to_be_megabytes_long_is_refused(tmp_path, nothing_there):
+    path = tmp_path / "a.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT) as file:
+        file.addfile(member("x" * 3_000_000))
+    with pytest.raises(ValueError, match="bytes in one piece where a name or a header should be"):
+        store.folder_at(path)
+
+
+def test_folders_within_folders_within_folders_are_refused(tmp_path, nothing_there):
+    path = tar_with(tmp_path / "a.tar.xz", member("/".join("a" * 40)))
+    with pytest.raises(ValueError, match="at a depth of 40"):
+        store.folder_at(path)
+
+
+def test_a_member_of_negative_size_is_refused():
+    with pytest.raises(ValueError, match="'x' has -5 bytes"):
+        store._Budget(Path("a.tar")).place(Path("work"), "x", -5)
 
 
 def test_a_missing_folder_is_named(tmp_path):

@@ -190,8 +190,12 @@ def test_another_sample_rate_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0 500 the\n", "has no 'making': expected it among the"),
+        ("0 500 the\n", "has no 'making': expected it among its words"),
         ("", "has no 'making': expected it among its words"),
+        ("0 3000 other\n1500 3000 making\n", "overlaps another word"),
+        ("0 1600 making\n0 1600 tea\n", "overlaps another word"),
+        ("0 3900 other\n2300 3900 making\n", "overlaps another word"),
+        ("0 1 a\n" * 5000, "expected the words of one sentence"),
         ("0 9000 making\n", "'making' is at 0 to 9000 of 4000 samples"),
         ("900 900 making\n", "'making' is at 900 to 900"),
         ("0 3000 the\n500 2000 making\n", "overlaps another word"),
@@ -245,6 +249,9 @@ def ready(tmp_path, **changes):
         {"y": np.arange(50)},
         {"speaker": np.array(["A"])},
         {"x": np.array([{}], object)},
+        {"x": np.zeros((150, 13), complex)},
+        {"lengths": np.full(50, 3.0)},
+        {"y": np.zeros((50, 2), int)},
     ],
 )
 def test_features_that_contradict_themselves_are_refused(changes, tmp_path):
@@ -255,6 +262,28 @@ def test_features_that_contradict_themselves_are_refused(changes, tmp_path):
     (tmp_path / "x.npz").write_bytes(data[:500])
     with pytest.raises(ValueError, match=r"x\.npz: expected the features of spoken words"):
         words.read(tmp_path / "x.npz")
+
+
+@given(data=st.data())
+def test_damaged_features_are_read_or_refused(tmp_path_factory, data):
+    path = ready(tmp_path_factory.mktemp("words"))
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with contextlib.suppress(ValueError):
+        words.read(path)
+
+
+def test_a_folder_named_like_a_part_of_the_corpus_changes_nothing(tmp_path):
+    data = words.timit(corpus(tmp_path / "test"))
+    assert set(data.usage) == {"TRAIN", "TEST"}
+
+
+def test_a_stand_in_says_so_whatever_became_of_its_recordings(tmp_path):
+    corpus(tmp_path)
+    (tmp_path / words.MARKER).write_text("")
+    assert words.timit(tmp_path).synthetic
 
 
 # ------------------------------------------------------------------------------------------------- synthesis
@@ -281,7 +310,7 @@ def test_the_stand_in_can_be_spoken_here(nothing_there):
     again = nothing_there / "again"
     speech.write_corpus(again, "seven")
     files = [path.relative_to(kept) for path in sorted(kept.rglob("*.*"))]
-    assert len(files) == 2 * 7 * 23
+    assert len(files) == 2 * 7 * 23 + 1
     different = [str(path) for path in files if (kept / path).read_bytes() != (again / path).read_bytes()]
     assert not different, "the same voices and the same seed say the same"
     with pytest.raises(FileExistsError, match="expected a new one"):

@@ -26,7 +26,8 @@ def test_repeating_the_frame_before_scores_what_it_is_known_to_score(name, poole
 
 def test_the_frequent_chord_is_the_most_frequent_frame():
     common, rare = np.eye(88, dtype=bool)[[3, 5]]
-    model = FrequentChord().fit([np.stack([rare, common, rare]), np.stack([common, common])])
+    silence = np.zeros((9, 88), bool)
+    model = FrequentChord().fit([np.stack([rare, common, rare]), np.stack([common, common]), silence])
     logits = model.logits(np.zeros((4, 88), bool))
     assert logits.shape == (3, 88)
     assert ((logits > 0) == common).all()

@@ -106,6 +106,8 @@ def test_silence_predicted_as_silence_is_right_and_counts_in_no_sum():
 
 def test_bad_calls_are_refused():
     scores = RollMetrics()
+    with pytest.raises(ValueError, match="no frames were counted yet"):
+        _ = scores.nats
     with pytest.raises(ValueError, match=r"logits are \(3, 4\), target \(3, 5\): expected the same shape"):
         scores.update(torch.zeros(3, 4), torch.zeros(3, 5))
     with pytest.raises(ValueError, match=r"mask is \(4,\): expected \(3,\), as the frames"):
@@ -126,6 +128,10 @@ def test_nmse_is_the_error_over_the_variance():
     mask = torch.arange(7) < 5
     expected = ((y[:5] - p[:5]) ** 2).mean() / y[:5].var()
     assert metrics.nmse(torch.tensor(p), torch.tensor(y), mask) == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(ValueError, match="mask leaves nothing"):
+        metrics.nmse(torch.zeros(3), torch.arange(3.0), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"mask is \(4,\): expected the first dimensions of \(3,\)"):
+        metrics.nmse(torch.zeros(3), torch.arange(3.0), torch.ones(4))
     with pytest.raises(ValueError, match="target is constant"):
         metrics.nmse(torch.zeros(3), torch.ones(3))
     with pytest.raises(ValueError, match=r"prediction is \(3,\), target \(4,\)"):
@@ -135,13 +141,16 @@ def test_nmse_is_the_error_over_the_variance():
 def test_accuracy_is_the_share_of_largest_scores():
     scores = torch.tensor([[3.0, 1, 2], [0, 1, 2], [0, 5, 2], [1, 0, 0]])
     assert metrics.accuracy(scores, torch.tensor([0, 2, 2, 1])) == 0.5
+    with pytest.raises(ValueError, match="scores contain NaN"):
+        metrics.accuracy(torch.tensor([[torch.nan, 1.0]]), torch.tensor([0]))
     with pytest.raises(ValueError, match=r"expected \(N, C\) and \(N,\)"):
         metrics.accuracy(scores, torch.tensor([0]))
 
 
 def test_spread_is_that_of_a_sample():
     assert metrics.spread([2.0, 4.0, 4.0, 6.0]) == (4.0, pytest.approx(np.sqrt(8 / 3)), 4)
-    assert metrics.spread([2.0]).deviation == 0
+    assert np.isnan(metrics.spread([2.0]).deviation)
+    assert str(metrics.spread([2.0])) == "2 (1 seed)"
     with pytest.raises(ValueError, match="expected a figure for each seed"):
         metrics.spread([])
 
@@ -160,6 +169,10 @@ def test_the_interval_of_a_difference_covers_it_about_as_often_as_it_says():
 def test_the_bootstrap_follows_its_seed_and_needs_pairs():
     a, b = np.arange(5.0), np.array([0.0, 2, 1, 5, 3])
     assert metrics.paired_difference(a, b, seed=1) == metrics.paired_difference(a, b, seed=1)
+    with pytest.raises(ValueError, match="confidence=95: expected a share"):
+        metrics.paired_difference(a, b, confidence=95)
+    with pytest.raises(ValueError, match="differ by NaN or inf"):
+        metrics.paired_difference(a, b * np.nan)
     with pytest.raises(ValueError, match="expected the same two or more seeds"):
         metrics.paired_difference([1.0], [2.0])
     with pytest.raises(ValueError, match="expected the same two or more seeds"):

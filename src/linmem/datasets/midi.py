@@ -6,17 +6,25 @@ else survives: a roll that is written and read again is the same roll.
 
 from __future__ import annotations
 
+import io
 import os
-from collections import Counter
+import re
+from collections import defaultdict
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from linmem.datasets.piano_rolls import KEYS, LOWEST, Roll, Split, split
+from linmem.datasets import piano_rolls
+from linmem.datasets.piano_rolls import KEYS, LOWEST, Roll, Rolls, Split, split
 
-#: Files that last for more frames are refused: a few bytes of MIDI can claim to last for years.
-MOST_FRAMES = 1_000_000
+#: Files that last for more frames are refused: a few bytes of MIDI can claim to last for years. Larger files, too.
+MOST_FRAMES = 200_000
+MOST_BYTES = 2**24
+
+#: A number in a MIDI file has four bytes; mido would read one of a million, which takes for ever.
+LONG_NUMBER = re.compile(rb"[\x80-\xff]{1000}")
 
 TICKS_PER_BEAT = 480
 DRUMS = 9  #: the channel whose numbers are not pitches
@@ -58,12 +66,15 @@ def read(path: str | os.PathLike[str], step: float | Fraction = Fraction(1, 2)) 
     True
     """
     mido, step = _mido(), _check_step(step)
+    if (size := os.stat(path).st_size) > MOST_BYTES:
+        raise ValueError(f"{path} has {size} bytes: expected at most {MOST_BYTES}")
+    data = Path(path).read_bytes()
     try:
-        file = mido.MidiFile(path)
-    except FileNotFoundError:
-        raise
+        if LONG_NUMBER.search(data):
+            raise ValueError("a number of a thousand bytes")
+        file = mido.MidiFile(file=io.BytesIO(data))
     except Exception as error:  # mido lets out whatever a damaged file makes of its parser
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"{path}: expected an intact MIDI file ({reason})") from None
     if file.ticks_per_beat <= 0 or file.type == 2:
         raise ValueError(f"{path}: expected a MIDI file whose tracks sound together and whose time is in beats")
@@ -76,35 +87,37 @@ def read(path: str | os.PathLike[str], step: float | Fraction = Fraction(1, 2)) 
     frames = _nearest(end / frame)
     if frames > MOST_FRAMES:
         raise ValueError(f"{path} lasts for {frames} frames: expected at most {MOST_FRAMES}, or a longer step")
-    spans = [(_nearest(on / frame), _nearest(off / frame), note - LOWEST) for on, off, note in notes]
-    roll = np.zeros((max([frames, *(on + 1 for on, _, _ in spans)]), KEYS), bool)
-    for on, off, key in spans:
-        if 0 <= key < KEYS:
-            roll[on : max(off, on + 1), key] = True
-    if not roll.any():
+    notes = [note for note in notes if LOWEST <= note[2] < LOWEST + KEYS]
+    if not notes:
         raise ValueError(f"{path} has no note between A0 and C8: expected at least one")
+    on, off = (np.array([_nearest(note[i] / frame) for note in notes]) for i in (0, 1))
+    key, off = np.array([note[2] - LOWEST for note in notes]), np.maximum(off, on + 1)
+    sounding = np.zeros((max(frames, int(on.max()) + 1) + 1, KEYS), np.int32)  # notes that start, less those that end
+    np.add.at(sounding, (on, key), 1)
+    np.add.at(sounding, (np.minimum(off, len(sounding) - 1), key), -1)
+    roll: Roll = sounding.cumsum(0)[:-1] > 0
     return roll
 
 
 def _notes(track: Any) -> tuple[list[tuple[int, int, int]], int]:
     """Return (first tick, last tick, MIDI number) of all notes of a track, and when it ends."""
     now, notes = 0, []
-    begun: dict[tuple[int, int], int] = {}
-    sounding: Counter[tuple[int, int]] = Counter()  # a key may be struck again before it is released
+    struck: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(
+        list
+    )  # when, and as which event of the key
+    events: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for message in track:
         now += message.time
         if message.type not in ("note_on", "note_off") or message.channel == DRUMS:
             continue
         key = (message.channel, message.note)
+        events[key].append(now)
         if message.type == "note_on" and message.velocity > 0:
-            if not sounding[key]:
-                begun[key] = now
-            sounding[key] += 1
-        elif sounding[key]:
-            sounding[key] -= 1
-            if not sounding[key]:
-                notes.append((begun[key], now, message.note))
-    notes += [(begun[key], now, key[1]) for key, count in sounding.items() if count]  # never released
+            struck[key].append((now, len(events[key])))
+        elif struck[key]:  # a key may be struck again before it is released: this ends the last stroke
+            notes.append((struck[key].pop()[0], now, message.note))
+    for key, strokes in struck.items():  # what is never released ends when something else happens to the key
+        notes += [(on, events[key][i] if i < len(events[key]) else now, key[1]) for on, i in strokes]
     return notes, now
 
 
@@ -161,16 +174,29 @@ def read_folder(folder: str | os.PathLike[str], step: float | Fraction = Fractio
     from linmem.datasets.store import folder_at
 
     found = folder_at(folder)
-    paths = sorted(p for p in found.rglob("*") if p.suffix.lower() in (".mid", ".midi") and p.is_file())
+    endings = (".mid", ".midi")
+    paths = sorted(p for p in found.rglob("[!.]*") if p.suffix.lower() in endings and p.is_file())
     if len(paths) < 3:
         raise ValueError(f"{folder} has {len(paths)} MIDI files: expected at least 3, one for each part")
-    return split([read(path, step) for path in paths], seed)
+    bits, lengths = [], []
+    for path in paths:
+        roll = read(path, step)
+        bits.append(np.packbits(roll, axis=1))
+        lengths.append(len(roll))
+        if sum(lengths) > piano_rolls.MOST_FRAMES:
+            raise ValueError(
+                f"{folder} has more than {piano_rolls.MOST_FRAMES} frames: expected no more, or a longer step"
+            )
+    return split(Rolls(np.concatenate(bits), lengths), seed)
 
 
 def _check_step(step: float | Fraction) -> Fraction:
     if not 0 < step <= 64:
         raise ValueError(f"step={step}: expected beats in a frame, more than 0 and at most 64")
-    return Fraction(step).limit_denominator(1000)
+    fraction = Fraction(step).limit_denominator(1000)
+    if abs(fraction - Fraction(step)) > Fraction(step) / 10_000:
+        raise ValueError(f"step={step}: expected a fraction of a beat that MIDI can count, such as 1/2 or 1/3")
+    return fraction
 
 
 def _nearest(x: Fraction) -> int:

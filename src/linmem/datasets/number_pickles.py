@@ -10,16 +10,18 @@ from __future__ import annotations
 import pickletools
 from typing import Any
 
-#: The only two names from modules that a file may mention, each under its old and its new path.
-SCALAR, DTYPE = object(), object()
+#: The only names from modules that a file may mention: NumPy's, under their old and new paths, and what Python 3 writes
+#: bytes with where a file is for Python 2.
+SCALAR, DTYPE, ENCODE = object(), object(), object()
 NAMES = {
+    "_codecs encode": ENCODE,
     "numpy.core.multiarray scalar": SCALAR,
     "numpy._core.multiarray scalar": SCALAR,
     "numpy dtype": DTYPE,
 }
 
 #: Files with more opcodes are refused: the largest of the published ones has a few million.
-MOST_OPCODES = 50_000_000
+MOST_OPCODES = 20_000_000
 
 
 def loads(data: bytes) -> Any:
@@ -49,7 +51,8 @@ def loads(data: bytes) -> Any:
 class Integers:
     """A NumPy dtype of integers: how wide they are, and whether they have a sign and the larger end first."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: Any) -> None:
+        name = text(name)
         kind = name.lstrip("<>|=")
         if kind[:1] not in ("i", "u") or kind[1:] not in ("1", "2", "4", "8"):
             raise ValueError(f"dtype {name[:20]!r}, not of integers")
@@ -126,14 +129,14 @@ class Machine:
                 self.top(list).extend(items)
             case "SETITEM":
                 value, key = stack.pop(), stack.pop()
-                self.top(dict)[key] = value
+                self.top(dict).update(pairs([key, value]))
             case "SETITEMS":
                 items = self.since_mark()
                 self.top(dict).update(pairs(items))
             case "GLOBAL":
                 stack.append(named(opcode, argument))
             case "STACK_GLOBAL":
-                name, module = stack.pop(), stack.pop()
+                name, module = text(stack.pop()), text(stack.pop())
                 stack.append(named(opcode, f"{module} {name}"))
             case "REDUCE":
                 arguments, function = stack.pop(), stack.pop()
@@ -162,8 +165,18 @@ PUSHES |= {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBY
 
 
 def pairs(items: list[Any]) -> dict[Any, Any]:
-    """Return keys and values that stand in turn as a dictionary."""
-    return dict(zip(items[::2], items[1::2], strict=True))
+    """Return keys and values that stand in turn as a dictionary.
+
+    Keys are strings: to hash a deeply nested tuple takes a deep stack, and one with many references to itself for ever.
+    """
+    return dict(zip(map(text, items[::2]), items[1::2], strict=True))
+
+
+def text(item: Any) -> str:
+    """Return what must be a string."""
+    if not isinstance(item, str):
+        raise ValueError(f"a {type(item).__name__} in place of a string")
+    return item
 
 
 def named(opcode: str, name: str) -> object:
@@ -174,10 +187,12 @@ def named(opcode: str, name: str) -> object:
 
 
 def integers_or_number(function: object, arguments: Any) -> Any:
-    """Return what NumPy's two functions make of their arguments."""
+    """Return what the three functions make of their arguments."""
+    if function is ENCODE:
+        return text(arguments[0]).encode("latin-1")
     if function is DTYPE:
         return Integers(arguments[0])
     if function is SCALAR and isinstance(arguments[0], Integers):
         data = arguments[1]
-        return arguments[0].number(data.encode("latin-1") if isinstance(data, str) else data)
+        return arguments[0].number(data if isinstance(data, bytes) else text(data).encode("latin-1"))
     raise ValueError("opcode REDUCE")

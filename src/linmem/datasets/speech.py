@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import resample_poly
 
-from linmem.datasets.words import SAMPLE_RATE
+from linmem.datasets.words import MARKER, SAMPLE_RATE
 
 #: What is said under the code of each sentence of the task.
 SENTENCES = {
@@ -121,6 +121,7 @@ def _speak(folder: Path, voices: str, seed: int) -> None:
             samples = np.clip(np.round(sound), -(2**15), 2**15 - 1).astype("<i2")
             (place / f"{code}.WAV").write_bytes(_sphere_header(len(samples)) + samples.tobytes())
             (place / f"{code}.WRD").write_text("".join(f"{start} {end} {word}\n" for start, end, word in words))
+        (work / MARKER).write_text(f"Spoken by espeak-ng: {voices} voices, seed {seed}.\n")
         work.chmod(0o755)
         work.rename(folder)
     finally:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from importlib.resources import as_file, files
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import maximum_filter1d, minimum_filter1d
 
-#: Recordings of more samples are refused: an hour in the resolution of studios.
-MOST_SAMPLES = 96_000 * 3600
+#: Recordings of more samples, all channels together, are refused: half an hour of stereo.
+MOST_SAMPLES = 200_000_000
+
+#: Samples that are read at once.
+BLOCK = 2**20
 
 #: A window counts as silent if its range is below this share of that of the loudest window.
 SILENCE = 0.05
@@ -70,9 +76,9 @@ def excerpts(
     excerpts : (count, length) float32 array
         Each scaled to [-1, 1].
     """
-    for name, value in (("count", count), ("length", length)):
-        if value < 1:
-            raise ValueError(f"{name}={value}: expected a positive integer")
+    for name, value, least in (("count", count, 1), ("length", length, 2)):
+        if not isinstance(value, Integral) or value < least:
+            raise ValueError(f"{name}={value}: expected an integer of at least {least}")
     sound = recording(path, sample_rate)
     if len(sound) < length:
         raise ValueError(f"{path} has {len(sound)} samples: expected at least length={length}")
@@ -89,7 +95,7 @@ def excerpts(
     return scaled
 
 
-def recording(path: str | os.PathLike[str], sample_rate: int | None = None) -> NDArray[np.float64]:
+def recording(path: str | os.PathLike[str], sample_rate: int | None = None) -> NDArray[np.float32]:
     """Return all samples of an audio file, its channels averaged.
 
     Raises
@@ -102,15 +108,34 @@ def recording(path: str | os.PathLike[str], sample_rate: int | None = None) -> N
     except ImportError:
         raise ImportError("audio files need soundfile: pip install 'linmem[experiments]'") from None
     try:
-        with open(path, "rb") as data, soundfile.SoundFile(data) as file:
-            if sample_rate is not None and file.samplerate != sample_rate:
-                raise ValueError(f"{path} has {file.samplerate} samples a second: expected {sample_rate}")
-            if not 0 < file.frames <= MOST_SAMPLES:
-                raise ValueError(f"{path} has {file.frames} samples: expected 1 to {MOST_SAMPLES}")
-            sound = file.read(dtype="float64", always_2d=True)
-    except soundfile.LibsndfileError as error:
+        with open(path, "rb") as data:
+            check_complete(path, data.read(4096), os.fstat(data.fileno()).st_size)
+            data.seek(0)
+            with soundfile.SoundFile(data) as file:
+                if sample_rate is not None and file.samplerate != sample_rate:
+                    raise ValueError(f"{path} has {file.samplerate} samples a second: expected {sample_rate}")
+                if not 0 < file.frames * file.channels <= MOST_SAMPLES:
+                    raise ValueError(
+                        f"{path} has {file.frames} samples in {file.channels} channels: expected 1 to {MOST_SAMPLES}"
+                    )
+                blocks = file.blocks(BLOCK // file.channels + 1, dtype="float32", always_2d=True)
+                mono: NDArray[np.float32] = np.concatenate([block.mean(1, dtype=np.float32) for block in blocks])
+    except (soundfile.LibsndfileError, TypeError) as error:  # raw samples, for one, have no rate
         raise ValueError(f"{path}: expected an audio file ({error})") from None
-    if len(sound) == 0 or not np.isfinite(sound).all():
+    if len(mono) == 0 or not np.isfinite(mono).all():
         raise ValueError(f"{path}: expected an intact audio file")
-    mono: NDArray[np.float64] = sound.mean(1)
     return mono
+
+
+def check_complete(path: str | os.PathLike[str], start: bytes, size: int) -> None:
+    """Refuse a file that is shorter than it says; the library would read what is there. Not every format says it."""
+    declared = 0
+    if start[:4] in (b"RIFF", b"FORM"):
+        declared = int.from_bytes(start[4:8], "little" if start[:4] == b"RIFF" else "big") + 8
+        declared = 0 if declared == 2**32 + 7 else declared  # written as a stream, whose length was not known
+    elif start.startswith(b"NIST_1A"):
+        fields = dict(re.findall(rb"(\w+) -i (\d{1,12})\n", start[:1024]))
+        samples = [int(fields.get(name, b"1")) for name in (b"sample_count", b"channel_count", b"sample_n_bytes")]
+        declared = 1024 + math.prod(samples) if b"sample_coding -s3 pcm" in start[:1024] else 0
+    if declared > size:
+        raise ValueError(f"{path} has {size} bytes and says {declared}: expected an intact audio file")

@@ -55,7 +55,9 @@ SAMPLE_RATE = 16_000
 #: Neighbouring words of TIMIT may share a sound, which lasts no longer than this many samples.
 SHARED = SAMPLE_RATE // 10
 
-MOST_BYTES = 2**30  #: arrays that unpack to more are refused
+MOST_BYTES = 2**28  #: arrays that unpack to more are refused
+LONGEST_WRD = 10_000  #: bytes
+MARKER = "SYNTHETIC.txt"  #: in a folder, it says that nobody spoke
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,9 @@ def timit(path: str | os.PathLike[str], *, step: float = 0.010) -> Utterances:
     ValueError
         If a word is missing, or a file is not what it should be.
     """
-    files = _files(store.folder_at(path))
+    folder = store.folder_at(path)
+    files = _files(folder)
+    synthetic = (folder / MARKER).exists()
     features, labels, speakers, usage = [], [], [], []
     for label, (word, code) in enumerate(WORDS.items()):
         found = sorted(key for key in files if key[2] == code and len(files[key]) == 2)
@@ -130,17 +134,17 @@ def timit(path: str | os.PathLike[str], *, step: float = 0.010) -> Utterances:
             )
         for key in found[:UTTERANCES]:
             sound = recording(files[key]["WAV"], SAMPLE_RATE)
+            synthetic = synthetic or b"espeak" in start_of(files[key]["WAV"])
             start, end = find_word(files[key]["WRD"], word, len(sound))
             # As 16-bit integers, which the log energy is relative to.
             features.append(mfcc(32768 * sound[start:end], SAMPLE_RATE, step=step).astype(np.float32))
             labels.append(label)
             speakers.append(key[1])
             usage.append(key[0])
-    synthetic = b"espeak" in open_start(next(iter(files.values()))["WAV"])
     return Utterances(features, np.array(labels), tuple(speakers), tuple(usage), synthetic)
 
 
-def open_start(path: Path) -> bytes:
+def start_of(path: Path) -> bytes:
     """Return the beginning of a file, where SPHERE files say where they come from."""
     with open(path, "rb") as file:
         return file.read(1024)
@@ -153,10 +157,10 @@ def _files(folder: Path) -> dict[tuple[str, str, str], dict[str, Path]]:
     for path in sorted(folder.rglob("*")):
         code, _, ending = path.name.upper().partition(".")
         kind = ending.rpartition(".")[2]  # some copies have .WAV.wav
-        parents = [part.upper() for part in path.relative_to(folder.parent).parts]
-        usage = next((part for part in parents if part in ("TRAIN", "TEST")), None)
+        parents = [part.upper() for part in path.relative_to(folder).parts[:-1]]
+        usage = next((part for part in reversed(parents) if part in ("TRAIN", "TEST")), None)
         if code in codes and kind in ("WAV", "WRD") and usage and path.is_file():
-            files.setdefault((usage, parents[-2], code), {}).setdefault(kind, path)
+            files.setdefault((usage, parents[-1], code), {}).setdefault(kind, path)
     if not files:
         raise ValueError(f"{folder}: expected TIMIT's folders TRAIN and TEST with recordings of its sentences")
     return files
@@ -164,6 +168,8 @@ def _files(folder: Path) -> dict[tuple[str, str, str], dict[str, Path]]:
 
 def find_word(path: Path, word: str, samples: int) -> tuple[int, int]:
     """Return the first and one past the last sample of a word, from a file of words of a recording so long."""
+    if path.stat().st_size > LONGEST_WRD:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes: expected the words of one sentence")
     spans: list[tuple[int, int, str]] = []
     with open(path, encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):
@@ -175,12 +181,15 @@ def find_word(path: Path, word: str, samples: int) -> tuple[int, int]:
             spans.append((int(parts[0]), int(parts[1]), parts[2].lower().strip(".,;:?!\"'")))
     at = next((i for i, span in enumerate(spans) if span[2] == word), None)
     if at is None:
-        raise ValueError(f"{path} has no {word!r}: expected it among {', '.join(w for *_, w in spans) or 'its words'}")
+        raise ValueError(f"{path} has no {word!r}: expected it among its words")
     start, end, _ = spans[at]
     if not start < end <= samples:
         raise ValueError(f"{path}: {word!r} is at {start} to {end} of {samples} samples: expected it inside of them")
-    before, after = [0, *(e for _, e, _ in spans[:at])], [samples, *(s for s, _, _ in spans[at + 1 :])]
-    if max(before) > start + SHARED or min(after) < end - SHARED:
+    before, after = spans[:at], spans[at + 1 :]
+    apart = all(s < start and e < end for s, e, _ in before) and all(s > start and e > end for s, e, _ in after)
+    shared_before = max((e for _, e, _ in before), default=0) - start
+    shared_behind = end - min((s for s, _, _ in after), default=samples)
+    if not apart or max(shared_before, shared_behind) > SHARED:
         raise ValueError(f"{path}: {word!r}, {start} to {end}, overlaps another word: expected one behind the other")
     return start, end
 
@@ -207,30 +216,33 @@ def stand_in(voices: Literal["many", "seven"] = "many", path: str | os.PathLike[
     from linmem.datasets import speech
 
     folder = store.cache_folder() / "words" / f"espeak_{voices}"
-    if not folder.exists():
-        speech.write_corpus(folder, voices)
+    try:
+        if not folder.is_dir():
+            speech.write_corpus(folder, voices)
+    except (RuntimeError, FileExistsError):
+        if not folder.is_dir():  # another process was faster
+            raise
     return timit(folder)
 
 
 def read(path: str | os.PathLike[str]) -> Utterances:
     """Read features that were computed before, from ``.npz``; they are always synthetic."""
-    from zipfile import BadZipFile, ZipFile
-
+    path = Path(path)
     try:
-        with ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > MOST_BYTES:
-            raise ValueError(f"{size} bytes when unpacked")
-        with np.load(path, allow_pickle=False) as file:
-            x, lengths, y = file["x"], file["lengths"], file["y"].astype(np.int64)
-            speakers, usage = (tuple(map(str, file[key])) for key in ("speaker", "usage"))
+        arrays = store.read_arrays(path, ("x", "lengths", "y", "speaker", "usage"), MOST_BYTES)
+        x, lengths, y, speaker, use = arrays.values()
+        kinds = "".join(array.dtype.kind for array in arrays.values()).replace("u", "i")
+        if kinds != "fiiUU" or any(array.ndim != 1 for array in (lengths, y, speaker, use)):
+            raise ValueError("arrays of the wrong kind")
+        speakers, usage = tuple(map(str, speaker)), tuple(map(str, use))
         if x.ndim != 2 or not np.isfinite(x).all() or sum(lengths.tolist()) != len(x) or min(lengths.tolist()) < 1:
             raise ValueError("features and lengths contradict each other")
         if not len(y) == len(lengths) == len(speakers) == len(usage) or not ((y >= 0) & (y < len(WORDS))).all():
             raise ValueError("labels, speakers and lengths contradict each other")
-    except (ValueError, KeyError, TypeError, EOFError, BadZipFile, MemoryError, NotImplementedError) as error:
-        raise ValueError(f"{path}: expected the features of spoken words ({' '.join(str(error).split())})") from None
-    return Utterances(np.split(x, np.cumsum(lengths)[:-1]), y, speakers, usage, synthetic=True)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected the features of spoken words ({error})") from None
+    features = np.split(x, np.cumsum(lengths)[:-1])
+    return Utterances(features, y.astype(np.int64), speakers, usage, synthetic=True)
 
 
 # ---------------------------------------------------------------------------------------------- the task
@@ -256,7 +268,8 @@ def task(data: Utterances, *, seed: int | None = None, test: Iterable[tuple[str,
     seed
         Divide at random.
     test
-        Or take these (word, speaker) for testing. With neither, those in the folder ``TEST`` of the corpus.
+        Or take these (word, speaker) for testing. With neither, those in the folder ``TEST`` of the corpus, which in
+        the stand-in are two of each word; in TIMIT all who say a sentence are in the same folder, so give a seed.
     """
     if seed is not None and test is not None:
         raise ValueError("seed and test are both given: expected one of them, or none")

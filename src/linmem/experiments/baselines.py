@@ -83,14 +83,15 @@ class RepeatFrame:
 
 
 class FrequentChord:
-    """Always says the frame that was most frequent in training."""
+    """Always says the chord that was most frequent in training; silence is none."""
 
     chord_: NDArray[np.bool_]
 
     def fit(self, rolls: Rolls) -> Self:
         """Count frames."""
         bits = np.concatenate([np.packbits(np.asarray(roll, dtype=bool), axis=1) for roll in rolls])
-        chords, counts = np.unique(bits, axis=0, return_counts=True)
+        sounding = bits[bits.any(1)]
+        chords, counts = np.unique(sounding if len(sounding) else bits, axis=0, return_counts=True)
         keys = rolls[0].shape[1]
         self.chord_ = np.unpackbits(chords[counts.argmax()], count=keys).astype(bool)
         return self

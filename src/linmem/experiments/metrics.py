@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import stats
 from torch import Tensor
 from torch.nn.functional import softplus
 
 #: Thresholds among which one is chosen on validation data.
 CUTS = tuple(k / 100 for k in range(1, 100))
+
+#: Draws of a bootstrap.
+RESAMPLES = 10_000
 
 
 class RollMetrics:
@@ -90,12 +92,17 @@ class RollMetrics:
     @property
     def nats(self) -> float:
         """Negative log-likelihood of a frame, all keys together."""
-        return self._nats / self.frames
+        return self._nats / self._counted()
 
     @property
     def expected(self) -> float:
         """Pooled accuracy of notes drawn from the probabilities: a ratio of expectations, without any cut."""
-        return self._expected_hits / self._expected_union
+        return self._expected_hits / self._expected_union if self._expected_union else 0.0
+
+    def _counted(self) -> int:
+        if self.frames == 0:
+            raise ValueError("no frames were counted yet: expected a call of update before")
+        return self.frames
 
     def counts(self, cut: float) -> tuple[int, int, int]:
         """Return how many notes were hit, predicted in vain and missed (TP, FP, FN)."""
@@ -112,7 +119,7 @@ class RollMetrics:
         """Return the mean over frames of the same ratio."""
         if cut not in self._ratios:
             raise ValueError(f"cut={cut}: expected one of cuts={self.cuts}, which were counted")
-        return self._ratios[cut] / self.frames
+        return self._ratios[cut] / self._counted()
 
     def precision(self, cut: float = 0.5) -> float:
         """Return the share of predicted notes that sound."""
@@ -150,8 +157,12 @@ def nmse(prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> floa
     """
     if prediction.shape != target.shape:
         raise ValueError(f"prediction is {tuple(prediction.shape)}, target {tuple(target.shape)}: expected the same")
+    if mask is not None and mask.shape != target.shape[: mask.ndim]:
+        raise ValueError(f"mask is {tuple(mask.shape)}: expected the first dimensions of {tuple(target.shape)}")
     every = slice(None) if mask is None else mask.bool()
     p, y = prediction.detach()[every].double(), target[every].double()
+    if y.numel() == 0:
+        raise ValueError("mask leaves nothing: expected something to compare")
     variance = float(y.var(correction=0))
     if variance == 0:
         raise ValueError("target is constant: expected some variance to relate the error to")
@@ -166,19 +177,23 @@ def accuracy(scores: Tensor, labels: Tensor) -> float:
     >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
     0.5
     """
-    if scores.ndim != 2 or labels.shape != scores.shape[:1]:
+    if scores.ndim != 2 or labels.shape != scores.shape[:1] or len(scores) == 0:
         raise ValueError(f"scores are {tuple(scores.shape)}, labels {tuple(labels.shape)}: expected (N, C) and (N,)")
+    if scores.isnan().any():
+        raise ValueError("scores contain NaN: expected numbers")
     return float((scores.argmax(1) == labels).double().mean())
 
 
 class Spread(NamedTuple):
-    """Mean and standard deviation (of the sample) of a figure over seeds."""
+    """Mean and standard deviation (of the sample) of a figure over seeds; one seed has no deviation, which is NaN."""
 
     mean: float
     deviation: float
     seeds: int
 
     def __str__(self) -> str:
+        if self.seeds == 1:
+            return f"{self.mean:.4g} (1 seed)"
         return f"{self.mean:.4g} ± {self.deviation:.2g} ({self.seeds} seeds)"
 
 
@@ -193,7 +208,7 @@ def spread(values: ArrayLike) -> Spread:
     v = np.asarray(values, dtype=np.float64)
     if v.ndim != 1 or len(v) == 0:
         raise ValueError(f"values have shape {v.shape}: expected a figure for each seed")
-    return Spread(float(v.mean()), float(v.std(ddof=1)) if len(v) > 1 else 0.0, len(v))
+    return Spread(float(v.mean()), float(v.std(ddof=1)) if len(v) > 1 else float("nan"), len(v))
 
 
 class Difference(NamedTuple):
@@ -222,8 +237,11 @@ def paired_difference(ours: ArrayLike, theirs: ArrayLike, confidence: float = 0.
     a, b = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
     if a.shape != b.shape or a.ndim != 1 or len(a) < 2:
         raise ValueError(f"ours and theirs have shapes {a.shape} and {b.shape}: expected the same two or more seeds")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence}: expected a share, such as .95")
     d = a - b
-    interval = stats.bootstrap(
-        (d,), np.mean, confidence_level=confidence, method="percentile", rng=np.random.default_rng(seed)
-    ).confidence_interval
-    return Difference(float(d.mean()), float(interval.low), float(interval.high), len(d))
+    if not np.isfinite(d).all():
+        raise ValueError("ours and theirs differ by NaN or inf: expected finite figures")
+    drawn = np.random.default_rng(seed).integers(len(d), size=(RESAMPLES, len(d)))
+    low, high = np.quantile(d[drawn].mean(1), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Difference(float(d.mean()), float(low), float(high), len(d))
