@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from linmem._ranks import check_ranks
 from linmem.autoencoder import solvers
 from linmem.autoencoder.sequences import Array, Sequences, as_sequences, check_finite, working_dtype
 from linmem.autoencoder.stack import Stack, dense, scan, unscan
@@ -74,6 +75,9 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Where to compute; by default where the data is.
     random_state : int, RandomState or None, default=0
         Starts the Lanczos iteration of `exact`. The result depends on it by rounding only.
+    distributed : bool, default=False
+        Fit to the sequences of all processes of a torch.distributed job, each of which calls `fit` with its own and
+        gets the same result. Only matrices of `width` squared are sent. Needs the solver `doubling`.
     verbose : bool, default=False
         Show progress (with tqdm) if fitting takes more than two seconds.
 
@@ -131,6 +135,7 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         dtype: Any = None,
         device: Any = None,
         random_state: Any = 0,
+        distributed: bool = False,
         verbose: bool = False,
     ) -> None:
         self.n_components = n_components
@@ -143,6 +148,7 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self.dtype = dtype
         self.device = device
         self.random_state = random_state
+        self.distributed = distributed
         self.verbose = verbose
 
     # ------------------------------------------------------------------------------------------------ fitting
@@ -159,9 +165,10 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             For scikit-learn's pipelines.
         """
         self._check_parameters()
+        check_ranks(bool(self.distributed))
         sequences = as_sequences(X)
         check_finite(sequences)
-        stack = self._stack(sequences).prepared(bool(self.center))
+        stack = self._stack(sequences, bool(self.distributed)).prepared(bool(self.center))
         energy = stack.energy(float(self.forgetting))
         solver = self._choose_solver(stack)
         if self._is_nothing(sequences, energy):
@@ -196,10 +203,12 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """Whether there is nothing but zeros, or nothing but the rounding of a mean that was taken away."""
         if energy == 0 or not self.center:
             return energy == 0
-        before = self._stack(sequences).prepared(center=False)
+        before = self._stack(sequences, bool(self.distributed)).prepared(center=False)
         return energy < (10 * torch.finfo(before.dtype).eps) ** 2 * before.energy(float(self.forgetting))
 
     def _choose_solver(self, stack: Stack) -> str:
+        if self.distributed:
+            return "doubling"
         if self.solver != "auto":
             return self.solver
         size = min(stack.n_frames, stack.longest * stack.n_features)
@@ -399,11 +408,11 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         for i, item in enumerate(named):
             validate_data(self, item, reset=reset and i == 0, skip_check_array=True)
 
-    def _stack(self, sequences: Sequences) -> Stack:
+    def _stack(self, sequences: Sequences, distributed: bool = False) -> Stack:
         dtype = _torch_dtype(self.dtype) or working_dtype(sequences)
         first = sequences.arrays[0]
         device = self.device or (first.device if isinstance(first, Tensor) else "cpu")
-        return Stack(sequences.arrays, dtype=dtype, device=torch.device(device))
+        return Stack(sequences.arrays, dtype=dtype, device=torch.device(device), distributed=distributed)
 
     def _part(self, stack: Stack, arrays: list[Array]) -> Stack:
         mean = None if self.mean_ is None else self._as(stack, self.mean_)
@@ -450,9 +459,13 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             raise ValueError(f"solver={self.solver!r}: expected one of {['auto', *SOLVERS]}")
         if not isinstance(self.forgetting, Real) or not 0 < self.forgetting <= 1:
             raise ValueError(f"forgetting={self.forgetting!r}: expected a number above 0 and at most 1")
-        for name in ("center", "verbose"):
+        for name in ("center", "distributed", "verbose"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected True or False")
+        if self.distributed and (self.solver not in ("auto", "doubling") or self.polish):
+            raise ValueError(
+                f"distributed=True with solver={self.solver!r} and polish={self.polish}: expected 'doubling' and 0"
+            )
         _torch_dtype(self.dtype)
         try:
             torch.device(self.device or "cpu")

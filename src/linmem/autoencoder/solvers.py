@@ -31,6 +31,7 @@ from scipy.linalg.blas import dsymv
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
+from linmem._ranks import agreed, rows_of_all, total
 from linmem._shapes import Float
 from linmem.autoencoder.stack import BLOCK_ROWS, Stack
 
@@ -151,7 +152,8 @@ def encoder_from_left(stack: Stack, V: Float[Tensor, "l p"], s: Float[Tensor, " 
     for start, stop in stack.blocks():
         later, earlier = stack.pairs(1, start, stop)
         shifted += V[later].T @ V[earlier]
-    A = stack.project_transposed(V).double().T / s
+    shifted = total(shifted, stack.distributed)
+    A = total(stack.project_transposed(V).double(), stack.distributed).T / s
     return Encoder(A, forgetting**2 * shifted * (s.T / s), s[:, 0])
 
 
@@ -258,18 +260,19 @@ def combine(
 def compress_frames(stack: Stack, width: int, through_gram: bool) -> Compressed:
     """X itself: the first round, with one lag."""
     if not through_gram:
-        return singular_by_qr((stack.block(start, stop) for start, stop in stack.blocks()), width)
-    if min(stack.n_features, stack.n_frames) > GRAM_LIMIT:
+        return singular_by_qr(stack, (stack.block(start, stop) for start, stop in stack.blocks()), width)
+    few_features = stack.distributed or stack.n_features <= stack.n_frames
+    if (stack.n_features if few_features else stack.n_frames) > GRAM_LIMIT:
         raise ValueError(
             f"X has {stack.n_features} features in {stack.n_frames} frames: expected at most {GRAM_LIMIT} features, "
             f"as from sklearn.decomposition.TruncatedSVD"
         )
-    if stack.n_features <= stack.n_frames:
+    if few_features:
         gram = torch.zeros(stack.n_features, stack.n_features, dtype=torch.float64, device=stack.device)
         for start, stop in stack.blocks():
             block = stack.block(start, stop)
             gram += block.T @ block
-        return leading_roots(gram, width)
+        return agreement(stack, leading_roots(total(gram, stack.distributed), width))
     s, V = leading_roots(stack.inner_products(), width)
     known = s > s[0] * torch.finfo(stack.dtype).eps ** 0.5  # the rest is rounding, and no basis
     s, V = s[known], V[:, known]
@@ -281,16 +284,17 @@ def compress_by_gram(stack: Stack, Z: Tensor, s: Tensor, steps: int, factor: flo
     r = Z.shape[1]
     D = s.square().diag()
     C = torch.zeros_like(D)  # Zᵀ S^steps Z
-    H = D.clone()  # what is left of D when S^steps has shifted the last rows out
+    L = torch.zeros_like(D)  # what S^steps shifts out of D with the last rows
     for start, stop in stack.blocks():
         later, earlier = stack.pairs(steps, start, stop)
         C += Z[later].T @ Z[earlier]
         lost = Z[stack.rows_before_end(steps, start, stop)]
-        H -= lost.T @ lost
+        L += lost.T @ lost
+    C, H = total(C, stack.distributed), D - total(L, stack.distributed)
     gram = torch.empty(2 * r, 2 * r, dtype=torch.float64, device=Z.device)
     gram[:r, :r], gram[:r, r:] = D, factor * C
     gram[r:, :r], gram[r:, r:] = factor * C.T, factor**2 * H
-    return leading_roots_dense(gram, width)
+    return agreement(stack, leading_roots_dense(gram, width))
 
 
 def compress_by_qr(stack: Stack, Z: Tensor, s: Tensor, steps: int, factor: float, width: int) -> Compressed:
@@ -299,7 +303,7 @@ def compress_by_qr(stack: Stack, Z: Tensor, s: Tensor, steps: int, factor: float
     pairs = (
         torch.cat([Z[start:stop], factor * stack.shift(Z, steps, start, stop)], 1) for start, stop in stack.blocks()
     )
-    return singular_by_qr(pairs, width)
+    return singular_by_qr(stack, pairs, width)
 
 
 # ------------------------------------------------------------------------------------- Gram matrices of Xi
@@ -398,16 +402,23 @@ def without_rounding(w: Float[Tensor, " p"], V: Float[Tensor, "n p"]) -> Compres
     return Compressed(w[:p].clamp(min=0).sqrt(), V[:, :p])
 
 
-def singular_by_qr(blocks: Iterator[Tensor], p: int) -> Compressed:
+def agreement(stack: Stack, compressed: Compressed) -> Compressed:
+    """Take the word of the first process."""
+    return Compressed(*(agreed(part, stack.distributed) for part in compressed)) if stack.distributed else compressed
+
+
+def singular_by_qr(stack: Stack, blocks: Iterator[Tensor], p: int) -> Compressed:
     """Singular values and right singular vectors of a tall matrix that comes in blocks of rows."""
     R = None
     for block in blocks:
         R = torch.linalg.qr(block if R is None else torch.cat([R, block]), mode="r").R
     assert R is not None  # a stack has at least one row
+    if stack.distributed:
+        R = torch.linalg.qr(rows_of_all(R, stack.distributed), mode="r").R
     _, s, Wt = torch.linalg.svd(R, full_matrices=False)
     rank = int((s > s[0] * torch.finfo(s.dtype).eps * max(R.shape)).sum())
     p = max(1, min(p, rank))
-    return Compressed(s[:p], Wt[:p].T)
+    return agreement(stack, Compressed(s[:p], Wt[:p].T))
 
 
 def with_fixed_signs(encoder: Encoder) -> Encoder:

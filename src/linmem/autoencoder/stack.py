@@ -20,6 +20,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from linmem._ranks import largest, total
 from linmem._shapes import Float, Int
 
 #: Some rows of a stack.
@@ -50,6 +51,9 @@ class Stack:
         The features that the rows of X have; all by default.
     scale : float
         Multiplies X.
+    distributed : bool
+        Whether other processes hold more sequences; then `longest`, `energy`, `mean_frame` and what `prepared` does
+        are those of all of them.
 
     Attributes
     ----------
@@ -79,7 +83,9 @@ class Stack:
         mean: Float[Tensor, " a"] | None = None,
         features: Int[Tensor, " a"] | None = None,
         scale: float = 1.0,
+        distributed: bool = False,
     ) -> None:
+        self.distributed = distributed
         self.sequences = sequences
         self.scale = scale
         self.features = features
@@ -91,7 +97,7 @@ class Stack:
         self.starts = self.ends - self.lengths
         self.n_frames = int(self.ends[-1])
         self.n_features = int(sequences[0].shape[1]) if features is None else len(features)
-        self.longest = int(self.lengths.max())
+        self.longest = int(largest(int(self.lengths.max()), distributed, device))
         first_row = torch.from_numpy(np.repeat(self.starts, self.lengths))
         last_row = torch.from_numpy(np.repeat(self.ends - 1, self.lengths))
         row = torch.arange(self.n_frames)
@@ -101,8 +107,17 @@ class Stack:
     def to(self, dtype: torch.dtype) -> Stack:
         """The same frames in another working precision."""
         mean = None if self.mean is None else self.mean.to(dtype)
+        return self._copy(dtype, mean, self.features, self.scale)
+
+    def _copy(self, dtype: torch.dtype, mean: Tensor | None, features: Tensor | None, scale: float) -> Stack:
         return Stack(
-            self.sequences, dtype=dtype, device=self.device, mean=mean, features=self.features, scale=self.scale
+            self.sequences,
+            dtype=dtype,
+            device=self.device,
+            mean=mean,
+            features=features,
+            scale=scale,
+            distributed=self.distributed,
         )
 
     def prepared(self, center: bool) -> Stack:
@@ -112,16 +127,18 @@ class Stack:
         where their squares could overflow or vanish.
         """
         mean = self.mean_frame() if center else None
-        largest, used = 0.0, torch.zeros(self.n_features, dtype=torch.bool, device=self.device)
+        top, used = 0.0, torch.zeros(self.n_features, dtype=torch.bool, device=self.device)
         for start, stop in self.blocks():
             block = self.block(start, stop).abs()
             used |= (block > 0).any(0)
-            largest = max(largest, float(block.max()))
-        scale = 1.0 if largest == 0 or 1e-4 < largest < 1e4 else 2.0 ** -round(math.log2(largest))
+            top = max(top, float(block.max()))
+        top = largest(top, self.distributed, self.device)
+        used = total(used.double(), self.distributed) > 0
+        scale = 1.0 if top == 0 or 1e-4 < top < 1e4 else 2.0 ** -round(math.log2(top))
         features = None if bool(used.all()) or not bool(used.any()) else torch.nonzero(used).squeeze(1)
         if mean is not None and features is not None:
             mean = mean[features]
-        return Stack(self.sequences, dtype=self.dtype, device=self.device, mean=mean, features=features, scale=scale)
+        return self._copy(self.dtype, mean, features, scale)
 
     def block(self, start: int, stop: int) -> Float[Tensor, "rows a"]:
         """Rows `start` to `stop` of X, dense, in the working precision."""
@@ -220,20 +237,22 @@ class Stack:
 
     def mean_frame(self) -> Float[Tensor, " a"]:
         """Mean over all frames of all sequences."""
-        total = torch.zeros(self.n_features, dtype=torch.float64, device=self.device)
+        sums = torch.zeros(self.n_features + 1, dtype=torch.float64, device=self.device)  # the last counts frames
         for start, stop in self.blocks():
-            total += self.block(start, stop).double().sum(0)
-        return (total / self.n_frames).to(self.dtype)
+            sums[:-1] += self.block(start, stop).double().sum(0)
+            sums[-1] += stop - start
+        sums = total(sums, self.distributed)
+        return (sums[:-1] / sums[-1]).to(self.dtype)
 
     def energy(self, forgetting: float) -> float:
         """Squared Frobenius norm of Xi: frame t is seen, discounted, from its own row and all later ones."""
-        total = 0.0
+        energy = torch.zeros((), dtype=torch.float64, device=self.device)
         discount = forgetting**2
         for start, stop in self.blocks():
             remaining = self.until_end[start:stop].double() + 1
             seen = remaining if forgetting == 1 else (1 - discount**remaining) / (1 - discount)
-            total += float(seen @ self.block(start, stop).double().square().sum(1))
-        return total
+            energy += seen @ self.block(start, stop).double().square().sum(1)
+        return float(total(energy, self.distributed))
 
 
 def _below_each_other(pieces: list[Any]) -> Any:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from linmem.autoencoder import LinearAutoencoder
 from linmem.autoencoder.sequences import as_sequences, check_finite
 from linmem.autoencoder.stack import dense
 from linmem.layers.parameters import any_parameter
@@ -23,6 +24,13 @@ from linmem.layers.recurrent import RecurrentLayer
 
 #: Frames, with padding, that go through a layer at a time.
 BATCH_FRAMES = 65_536
+
+
+def autoencoder(memory_size: int, solver: str, forgetting: float, distributed: bool) -> LinearAutoencoder:
+    """Return what will encode activations: in float64, as near the full rank as they may be."""
+    return LinearAutoencoder(
+        memory_size, solver=solver, forgetting=forgetting, dtype="float64", distributed=distributed
+    )
 
 
 @contextmanager

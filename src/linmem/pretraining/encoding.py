@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from linmem.autoencoder import LinearAutoencoder
+from linmem._ranks import check_ranks
 from linmem.layers import LMN
 from linmem.layers.checks import check_choice
 from linmem.pretraining.activations import (
+    autoencoder,
     batches_of,
     check_input,
     evaluating,
@@ -19,7 +20,7 @@ from linmem.pretraining.activations import (
     padded,
     unpadded,
 )
-from linmem.pretraining.readouts import least_squares, like
+from linmem.pretraining.readouts import least_squares
 
 Source = Literal["features", "inputs"]
 
@@ -32,6 +33,7 @@ def encode_memory(
     source: Source = "features",
     solver: str = "auto",
     forgetting: float = 1.0,
+    distributed: bool = False,
 ) -> LMN:
     """Return the LMN with a memory that is the autoencoder of what an untrained functional part makes of the data.
 
@@ -51,6 +53,9 @@ def encode_memory(
         matrix that gives frames from hidden states by least squares.
     solver, forgetting
         As in :class:`linmem.LinearAutoencoder`.
+    distributed
+        Whether other processes of a torch.distributed job hold more of the sequences, and call this, too; all get the
+        same. Activations stay where they are.
 
     Examples
     --------
@@ -62,6 +67,7 @@ def encode_memory(
     if not isinstance(lmn, LMN):
         raise TypeError(f"lmn should be of type linmem.LMN, got: {type(lmn).__name__}")
     check_choice("source", source, ("features", "inputs"))
+    check_ranks(distributed)
     check_input(sequences, lmn)
     new = copy.deepcopy(lmn)
     for layer in range(new.num_layers):
@@ -70,10 +76,10 @@ def encode_memory(
         inputs = inputs_of(new, sequences, layer) if source == "inputs" else None
         for reverse, hidden in enumerate(hidden_sequences(new, sequences, layer)):
             frames = hidden if inputs is None else inputs[reverse]
-            laes = LinearAutoencoder(new.memory_size, solver=solver, forgetting=forgetting, dtype="float64").fit(frames)
+            laes = autoencoder(new.memory_size, solver, forgetting, distributed).fit(frames)
             A = torch.from_numpy(laes.A_)
             if inputs is not None:
-                A = A @ frame_from_hidden(hidden, frames)
+                A = A @ frame_from_hidden(hidden, frames, distributed).cpu()
             new.set_memory_(A, laes.B_, layer=layer, reverse=bool(reverse))
     return new
 
@@ -92,8 +98,8 @@ def inputs_of(lmn: LMN, sequences: Any, layer: int) -> list[list[Tensor]]:
     return [rows, [row.flip(0) for row in rows]][: lmn.num_directions]
 
 
-def frame_from_hidden(hidden: list[Tensor], frames: list[Tensor]) -> Tensor:
+def frame_from_hidden(hidden: list[Tensor], frames: list[Tensor], distributed: bool) -> Tensor:
     """Return the matrix D with x ≈ D h by least squares, without a constant: the memory has none."""
     h, x = torch.cat(hidden), torch.cat(frames)
-    readout = torch.nn.Linear(h.shape[1], x.shape[1], bias=False, dtype=torch.float64)
-    return least_squares(h, x, like(readout, readout.weight, None)).weight.detach()
+    start = torch.nn.Linear(h.shape[1], x.shape[1], bias=False, dtype=torch.float64, device=h.device)
+    return least_squares(h, x, start, distributed).weight.detach()

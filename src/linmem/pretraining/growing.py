@@ -7,11 +7,11 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from linmem.autoencoder import LinearAutoencoder
+from linmem._ranks import check_ranks, largest
 from linmem.layers import LMN, MultiScaleLMN
 from linmem.layers.checks import check_size
 from linmem.layers.parameters import any_parameter
-from linmem.pretraining.activations import batches_of, check_input, hidden_sequences
+from linmem.pretraining.activations import autoencoder, batches_of, check_input, hidden_sequences
 from linmem.pretraining.readouts import Fit, check_readout, check_targets, fit_readout, like
 
 
@@ -27,6 +27,7 @@ def add_memory_module(
     readout_fit: Fit | None = "least_squares",
     solver: str = "auto",
     forgetting: float = 1.0,
+    distributed: bool = False,
 ) -> tuple[MultiScaleLMN, nn.Linear]:
     """Return the layer with one more, slower memory module that already encodes, and a readout of all modules.
 
@@ -58,6 +59,9 @@ def add_memory_module(
         to leave it: then the new columns are zero and nothing changes.
     solver, forgetting
         As in :class:`linmem.LinearAutoencoder`.
+    distributed
+        Whether other processes of a torch.distributed job hold more of the sequences, and call this, too; all get the
+        same. Activations stay where they are.
 
     Returns
     -------
@@ -91,8 +95,10 @@ def add_memory_module(
     check_size("period", period)
     if period <= periods[-1]:
         raise ValueError(f"period={period}: expected more than {periods[-1]}, the period of the slowest module")
+    check_ranks(distributed)
     check_input(sequences, layer)
     longest = max(len(x) for batch in batches_of(sequences, layer) for x in batch)
+    longest = int(largest(longest, distributed, readout.weight.device))
     if period >= longest:
         raise ValueError(f"period={period}: expected less than {longest}, the length of the longest sequence")
 
@@ -104,11 +110,11 @@ def add_memory_module(
         for reverse, hidden in enumerate(hidden_sequences(layer, sequences, index)):
             # The clock starts at 0, so the module fires at the first step of a sequence and then every period.
             heard = [h[::period] for h in hidden]
-            laes = LinearAutoencoder(memory_size, solver=solver, forgetting=forgetting, dtype="float64").fit(heard)
+            laes = autoencoder(memory_size, solver, forgetting, distributed).fit(heard)
             larger.set_memory_(laes.A_, laes.B_, module=len(sizes), layer=index, reverse=bool(reverse))
     wider = like(readout, beside_zeros(readout.weight, layer, memory_size), readout.bias)
     if readout_fit is not None:
-        wider = fit_readout(larger, wider, sequences, targets, readout_fit)
+        wider = fit_readout(larger, wider, sequences, targets, readout_fit, distributed)
     return larger.train(layer.training), wider
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from linmem._ranks import agreed, rows_of_all, total
 from linmem.layers.recurrent import RecurrentLayer
 from linmem.pretraining.activations import batches_of, is_stream, output_sequences
 
@@ -59,7 +60,9 @@ def in_pairs(sequences: Any, targets: Any) -> Iterable[tuple[Any, Any]]:
     return zip(sequences, targets, strict=True) if is_stream(sequences) else [(sequences, targets)]
 
 
-def fit_readout(layer: RecurrentLayer, readout: nn.Linear, sequences: Any, targets: Any, fit: Fit) -> nn.Linear:
+def fit_readout(
+    layer: RecurrentLayer, readout: nn.Linear, sequences: Any, targets: Any, fit: Fit, distributed: bool = False
+) -> nn.Linear:
     """Return a readout of the layer's output that predicts the targets better than the one given, which it starts from.
 
     `targets` has, for each sequence, (T, outputs) numbers or, as one vector of integers, the class of each sequence,
@@ -74,7 +77,8 @@ def fit_readout(layer: RecurrentLayer, readout: nn.Linear, sequences: Any, targe
     memory, target = torch.cat(codes), torch.cat(wanted).to(codes[0].device)
     if callable(fit):
         return fit(memory, target, readout)
-    return least_squares(memory, target, readout) if fit == "least_squares" else logistic(memory, target, readout)
+    find = least_squares if fit == "least_squares" else logistic
+    return find(memory, target, readout, distributed)
 
 
 def targets_of(targets: Any, lengths: list[int], outputs: int) -> tuple[list[Tensor], bool]:
@@ -99,17 +103,30 @@ def targets_of(targets: Any, lengths: list[int], outputs: int) -> tuple[list[Ten
     return [part.double() for part in parts], False
 
 
-def least_squares(memory: Tensor, target: Tensor, readout: nn.Linear) -> nn.Linear:
+def least_squares(memory: Tensor, target: Tensor, readout: nn.Linear, distributed: bool = False) -> nn.Linear:
     """Return the readout with the least squared error, and among those the smallest."""
-    x, y = memory.double().numpy(force=True), target.double().numpy(force=True)
-    if readout.bias is None:
-        return like(readout, torch.from_numpy(scipy.linalg.lstsq(x, y)[0].T.copy()), None)
-    mean_x, mean_y = x.mean(0), y.mean(0)
-    w = scipy.linalg.lstsq(x - mean_x, y - mean_y)[0]
-    return like(readout, torch.from_numpy(w.T.copy()), torch.from_numpy(mean_y - mean_x @ w))
+    x, y = memory.double(), target.double()
+    if readout.bias is not None:
+        sums = total(torch.cat([x.sum(0), y.sum(0), x.new_tensor([len(x)])]), distributed)
+        means = sums[:-1] / sums[-1]
+        mean_x, mean_y = means[: x.shape[1]], means[x.shape[1] :]
+        x, y = x - mean_x, y - mean_y
+    if distributed:  # through the orthogonal factor of all rows, as below through that of these
+        xy = torch.linalg.qr(rows_of_all(torch.linalg.qr(torch.cat([x, y], 1), mode="r").R, distributed), mode="r").R
+        x, y = xy[:, : x.shape[1]], xy[:, x.shape[1] :]
+    w = torch.from_numpy(scipy.linalg.lstsq(x.numpy(force=True), y.numpy(force=True))[0].T.copy()).to(x)
+    return like(readout, agreed(w, distributed), None if readout.bias is None else mean_y - w @ mean_x)
 
 
-def logistic(memory: Tensor, target: Tensor, readout: nn.Linear, *, l2: float = L2, steps: int = 100) -> nn.Linear:
+def logistic(
+    memory: Tensor,
+    target: Tensor,
+    readout: nn.Linear,
+    distributed: bool = False,
+    *,
+    l2: float = L2,
+    steps: int = 100,
+) -> nn.Linear:
     """Return the readout with the least cross-entropy, found with L-BFGS from the given one on.
 
     Targets are classes, (N,), or zeros and ones for each output, (N, outputs).
@@ -119,15 +136,20 @@ def logistic(memory: Tensor, target: Tensor, readout: nn.Linear, *, l2: float = 
     new = like(readout, readout.weight, readout.bias)
     optimizer = torch.optim.LBFGS(new.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
 
+    rows, processes = total(torch.tensor([len(x), 1.0], dtype=torch.float64, device=x.device), distributed).tolist()
+
     def loss() -> Tensor:
         optimizer.zero_grad()
         if y.ndim == 1:
-            fit = cross_entropy(new(x), y)
+            errors = cross_entropy(new(x), y, reduction="sum")
         else:
-            fit = binary_cross_entropy_with_logits(new(x), y, reduction="sum") / len(x)
-        value = fit + l2 * new.weight.square().sum()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
+            errors = binary_cross_entropy_with_logits(new(x), y, reduction="sum")
+        value = errors / rows + l2 / processes * new.weight.square().sum()
+        value.backward()
+        for parameter in new.parameters():
+            assert parameter.grad is not None
+            total(parameter.grad, distributed)
+        return total(value.detach(), distributed)
 
     with torch.enable_grad():
         optimizer.step(loss)  # type: ignore[no-untyped-call]

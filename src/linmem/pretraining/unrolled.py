@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linmem.autoencoder import LinearAutoencoder
+from linmem._ranks import check_ranks
 from linmem.layers import LMN, UnrolledRNN
 from linmem.layers.checks import check_choice, check_size
 from linmem.layers.parameters import any_parameter
-from linmem.pretraining.activations import check_input, hidden_sequences
+from linmem.pretraining.activations import autoencoder, check_input, hidden_sequences
 from linmem.pretraining.decoders import Decoder, decode
 from linmem.pretraining.readouts import check_readout, like
 
@@ -26,6 +26,7 @@ def lmn_from_unrolled(
     decoder: Decoder = "fitted",
     solver: str = "auto",
     forgetting: float = 1.0,
+    distributed: bool = False,
 ) -> tuple[LMN, nn.Linear]:
     r"""Return the LMN, and its readout, that remembers in an autoencoder what an unrolled RNN has on its tape.
 
@@ -55,6 +56,9 @@ def lmn_from_unrolled(
         paper's A^T (B^T)^j, which are as good where the memory holds everything and less so elsewhere.
     solver, forgetting
         As in :class:`linmem.LinearAutoencoder`.
+    distributed
+        Whether other processes of a torch.distributed job hold more of the sequences, and call this, too; all get the
+        same. Activations stay where they are.
 
     Returns
     -------
@@ -75,6 +79,7 @@ def lmn_from_unrolled(
     check_size("memory_size", memory_size)
     check_choice("decoder", decoder, ("fitted", "powers"))
     check_readout(readout, unrolled)
+    check_ranks(distributed)
     check_input(sequences, unrolled)
     weight, tape = any_parameter(unrolled), unrolled.output == "tape"
     lmn = LMN(
@@ -96,8 +101,8 @@ def lmn_from_unrolled(
     for layer in range(unrolled.num_layers):
         tapes = []
         for reverse, hidden in enumerate(hidden_sequences(unrolled, sequences, layer)):
-            laes = LinearAutoencoder(memory_size, solver=solver, forgetting=forgetting, dtype="float64").fit(hidden)
-            blocks = decode(laes, hidden, unrolled.order + 1, decoder).to(weight)  # (k + 1, N_h, N_m)
+            laes = autoencoder(memory_size, solver, forgetting, distributed).fit(hidden)
+            blocks = decode(laes, hidden, unrolled.order + 1, decoder, distributed).to(weight)  # (k + 1, N_h, N_m)
             old, new = unrolled._parameters_of(layer, bool(reverse)), lmn._parameters_of(layer, bool(reverse))
             new["weight_xh"].copy_(old["weight_xh"] if below is None else old["weight_xh"] @ below)
             new["weight_mh"].copy_(old["weight_hh"] @ blocks[:-1].flatten(0, 1))
