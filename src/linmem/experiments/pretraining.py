@@ -1,0 +1,166 @@
+"""The paper's two training algorithms on piano rolls, in phases that can be resumed, and what each phase bought."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+import linmem
+from linmem.datasets.piano_rolls import Split
+from linmem.experiments.training import Epoch, NextFrame, Quantity, Run, Settings, evaluate, train
+from linmem.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one phase cost, and how good the model was behind it."""
+
+    name: str
+    epochs: int
+    seconds: float
+    train_nats: float
+    train_accuracy: float
+    valid_nats: float
+    valid_accuracy: float
+    """Pooled, at .5."""
+
+
+@dataclass
+class Phases:
+    """Runs phases one after the other. With a folder, those that have ended before are read and not run again."""
+
+    parts: Split
+    folder: Path | None = None
+    report: Callable[[str], None] = print
+
+    def __post_init__(self) -> None:
+        self.done: list[Phase] = []
+
+    def run(self, name: str, model: NextFrame, work: Callable[[], Run | None]) -> NextFrame:
+        """Let `work` change the model in place; it returns its epochs, if there were any."""
+        path = None if self.folder is None else self.folder / f"{len(self.done)}_{name.replace(' ', '_')}.safetensors"
+        if path is not None and path.exists():
+            with safetensors.safe_open(path, framework="pt") as file:
+                phase = Phase(**json.loads(file.metadata()["phase"]))
+            model.load_state_dict(safetensors.torch.load_file(path))
+        else:
+            run = work() or Run()
+            before, after = evaluate(model, self.parts.train), evaluate(model, self.parts.valid)
+            phase = Phase(name, run.trained, run.seconds, before.nats, before.pooled(), after.nats, after.pooled())
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                data = safetensors.torch.save(model.state_dict(), {"phase": json.dumps(asdict(phase))})
+                write_atomically(path.resolve(), data)
+        self.done.append(phase)
+        self.report(line_of(phase))
+        return model
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of all phases together."""
+        return sum(phase.epochs for phase in self.done)
+
+
+HEADER = f"{'phase':28}{'epochs':>7}{'seconds':>9}{'nats: train':>13}{'valid':>8}{'accuracy: train':>17}{'valid':>8}"
+
+
+def line_of(phase: Phase) -> str:
+    """Return a phase as a line of a table under `HEADER`."""
+    p = phase
+    return (
+        f"{p.name:28}{p.epochs:7d}{p.seconds:9.1f}{p.train_nats:13.3f}{p.valid_nats:8.3f}"
+        f"{100 * p.train_accuracy:17.2f}{100 * p.valid_accuracy:8.2f}"
+    )
+
+
+def unrolled_then_lmn(
+    phases: Phases,
+    hidden_size: int,
+    memory_size: int,
+    settings: Settings,
+    *,
+    order: int = 10,
+    select: Quantity = "nats",
+    keep: Callable[[NextFrame, Run], Run] = lambda model, run: run,
+    **options: Any,
+) -> NextFrame:
+    """Algorithm 1: train an unrolled RNN, make an LMN of it, train that.
+
+    The unrolled RNN is selected by likelihood: an overfitted one is much harder to encode. `keep` is shown every
+    model with its run. `options` go to :func:`linmem.lmn_from_unrolled`.
+    """
+    parts, keys = phases.parts, phases.parts.train[0].shape[1]
+    torch.manual_seed(settings.seed)
+    unrolled = NextFrame(linmem.UnrolledRNN(keys, hidden_size, order=order), keys=keys)
+    unrolled.start_at_frequencies(parts.train)
+    phases.run("train unrolled", unrolled, lambda: keep(unrolled, train(unrolled, parts.train, parts.valid, settings)))
+    layer, readout = linmem.lmn_from_unrolled(
+        unrolled.layer,  # type: ignore[arg-type]
+        unrolled.readout,
+        list(parts.train),
+        memory_size,
+        **options,
+    )
+    lmn = NextFrame(layer, readout)
+    phases.run("make an LMN of it", lmn, lambda: None)
+    return phases.run(
+        "train LMN", lmn, lambda: keep(lmn, train(lmn, parts.train, parts.valid, settings, select=select))
+    )
+
+
+def grow(
+    phases: Phases,
+    hidden_size: int,
+    memory_size: int,
+    settings: Settings,
+    *,
+    modules: int = 3,
+    epochs: int = 10,
+    select: Quantity = "nats",
+    **options: Any,
+) -> NextFrame:
+    """Algorithm 2: train a MultiScale LMN of one module for some epochs, add a module, and so on.
+
+    `memory_size` is that of each module; the last training has all the epochs of `settings`. `options` go to
+    :func:`linmem.add_memory_module`.
+    """
+    parts, keys = phases.parts, phases.parts.train[0].shape[1]
+    torch.manual_seed(settings.seed)
+    layer: Any = linmem.MultiScaleLMN(keys, hidden_size, num_modules=1, memory_size=memory_size)
+    model = NextFrame(layer, keys=keys).start_at_frequencies(parts.train)
+    inputs, targets = [roll[:-1] for roll in parts.train], [roll[1:] for roll in parts.train]
+    for module in range(1, modules + 1):
+        last = module == modules
+        some = settings if last else replace(settings, epochs=epochs, patience=epochs)
+        trained = model
+        phases.run(
+            f"train {module} module{'s' * (module > 1)}",
+            trained,
+            lambda trained=trained, some=some: train(trained, parts.train, parts.valid, some, select=select),  # type: ignore[misc]
+        )
+        if not last:
+            fit = {"readout_fit": "logistic"} | options
+            layer, readout = linmem.add_memory_module(model.layer, model.readout, inputs, targets, **fit)  # type: ignore[arg-type]
+            model = NextFrame(layer, readout)
+            phases.run(f"add module {module + 1}", model, lambda: None)
+    return model
+
+
+def show(epoch: Epoch) -> None:
+    """Print an epoch."""
+    print(
+        f"  {epoch.number:4d}  train {epoch.train_nats:.3f}  valid {epoch.valid_nats:.3f} nats, "
+        f"{100 * epoch.valid_accuracy:.2f} %  {epoch.seconds:.2f} s"
+    )
+
+
+def table(phases: Sequence[Phase]) -> str:
+    """Return all phases as text."""
+    return "\n".join([HEADER, *map(line_of, phases)])
