@@ -1,10 +1,16 @@
 """The table and the figures of the main job."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+import torch
 
+import linmem
 from linmem import LinearAutoencoder
+from linmem.datasets import piano_rolls
 from linmem.experiments import memory
+from linmem.experiments.training import NextFrame, Settings, evaluate, train
 
 
 @pytest.fixture
@@ -52,3 +58,22 @@ def test_main_prints_both_tables_and_draws_both_figures(tmp_path, capsys, monkey
     assert "8 pieces" in printed
     for name in ("memory.png", "forgetting.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_lmns_made_of_an_unrolled_rnn_come_nearer_with_every_size(tmp_path):
+    """The paper's figure 3, on made-up chorales."""
+    parts = piano_rolls.split(piano_rolls.synthetic(pieces=12))
+    torch.manual_seed(0)
+    model = NextFrame(linmem.UnrolledRNN(88, 6, order=3)).start_at_frequencies(parts.train)
+    train(model, parts.train, parts.valid, Settings(epochs=3, batch_size=2, learning_rate=1e-2))
+    rows = memory.made_of_unrolled(model, parts, (5, 10, 20, 40, 80), lags=20)
+    for name in ("svd_error", "error"):
+        values = [getattr(row, name) for row in rows]
+        assert all(later < earlier for earlier, later in pairwise(values)), f"{name}: {values}"
+    assert all(row.svd_error < 1 for row in rows)
+    scores = [evaluate(model, rolls) for rolls in (parts.train, parts.valid)]
+    gaps = [abs(row.train_nats - scores[0].nats) for row in rows]
+    assert gaps[-1] < 0.05 * gaps[0]
+    assert all(len(row.error_by_lag) == 20 for row in rows)
+    memory.unrolled_figure(rows, *scores, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000

@@ -2,22 +2,33 @@
 
 ``python -m linmem.experiments.memory`` fits autoencoders to data inside the package, prints what share of all
 pasts they capture and the error with which they give whole sequences back, and draws it.
+
+``python -m linmem.experiments.memory --unrolled --data FOLDER`` is the paper's figure 3: it trains an unrolled RNN on
+JSB Chorales, encodes its hidden sequences in memories of several sizes, and says how near the LMNs made of them come.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure  # not pyplot: no window, no global state
 from numpy.typing import NDArray
 
-from linmem import LinearAutoencoder
+from linmem import LinearAutoencoder, UnrolledRNN, lmn_from_unrolled
 from linmem.datasets import piano_rolls, waveforms
+from linmem.datasets.piano_rolls import Split
+from linmem.experiments import training
+from linmem.experiments.metrics import RollMetrics
+from linmem.experiments.training import NextFrame, evaluate
+from linmem.files import write_atomically
+from linmem.pretraining.activations import hidden_sequences
 
 
 class Held(NamedTuple):
@@ -111,11 +122,124 @@ def forgetting_figure(rolls: list[NDArray[Any]], path: Path) -> None:
     canvas.savefig(path, dpi=120)
 
 
+class Made(NamedTuple):
+    """How near an LMN of `memory_size` units comes to the unrolled RNN that it was made of."""
+
+    memory_size: int
+    svd_error: float
+    """Relative, of all pasts, with exact singular vectors."""
+    error: float
+    """Relative, when the autoencoder gives whole sequences back from its last memory."""
+    error_by_lag: list[float]
+    train_nats: float
+    train_accuracy: float
+    valid_nats: float
+    valid_accuracy: float
+
+
+def made_of_unrolled(model: Any, parts: Split, sizes: Iterable[int], lags: int = 50) -> list[Made]:
+    """Make an LMN of each size of a trained unrolled RNN.
+
+    Errors are those on the training set's hidden sequences; by lag, when the first `lags` frames of a sequence are
+    decoded from the memory behind them.
+    """
+    sizes = sorted(sizes)
+    (hidden,) = hidden_sequences(model.layer, list(parts.train), 0)
+    exact = LinearAutoencoder(max(sizes), solver="exact", dtype="float64").fit(hidden)
+    held = np.cumsum(exact.singular_values_**2) * exact.energy_ / np.sum(exact.singular_values_**2)
+    rows = []
+    for size in sizes:
+        layer, readout = lmn_from_unrolled(model.layer, model.readout, list(parts.train), size)
+        laes = LinearAutoencoder(size, dtype="float64").fit(hidden)
+        scores = [evaluate(NextFrame(layer, readout), rolls) for rolls in (parts.train, parts.valid)]
+        starts = [h.numpy()[:lags] for h in hidden if len(h) >= lags]
+        rows.append(
+            Made(
+                size,
+                float(np.sqrt(max(0.0, 1 - held[size - 1]))),
+                laes.reconstruction_error(hidden),
+                error_by_lag(laes, starts, lags).tolist(),
+                scores[0].nats,
+                scores[0].pooled(),
+                scores[1].nats,
+                scores[1].pooled(),
+            )
+        )
+    return rows
+
+
+def unrolled_figure(rows: list[Made], train: RollMetrics, valid: RollMetrics, path: Path) -> None:
+    """Draw the paper's figure 3: errors by size, the LMNs against the unrolled RNN, and errors by lag."""
+    canvas = Figure(figsize=(13, 4), layout="constrained")
+    errors, scores, by_lag = canvas.subplots(1, 3)
+    sizes = [row.memory_size for row in rows]
+    errors.plot(sizes, [row.svd_error for row in rows], marker="o", label="truncated SVD")
+    errors.plot(sizes, [row.error for row in rows], marker="o", label="autoencoder")
+    errors.set(xlabel="memory units", ylabel="relative error", ylim=(0, None), title="Hidden sequences, given back")
+    errors.legend()
+    for name, color, own, unrolled in (
+        ("training", "tab:blue", "train", train),
+        ("validation", "tab:orange", "valid", valid),
+    ):
+        scores.plot(sizes, [getattr(row, f"{own}_nats") for row in rows], marker="o", color=color, label=f"LMN, {name}")
+        scores.axhline(unrolled.nats, color=color, ls="--", label=f"unrolled RNN, {name}")
+    scores.set(xlabel="memory units", ylabel="nats per frame", title="Before any training of the LMN")
+    scores.legend(fontsize=8)
+    for row in rows:
+        by_lag.plot(row.error_by_lag, label=str(row.memory_size))
+    by_lag.set(xlabel="steps ago", ylabel="relative error", ylim=(0, None), title="The first 50 hidden states, decoded")
+    by_lag.legend(title="memory units", fontsize=8)
+    canvas.savefig(path, dpi=120)
+
+
+def unrolled_main(data: str | None, out: Path, epochs: int, sizes: Sequence[int]) -> None:
+    """Train an unrolled RNN of 50 units and order 10, and make LMNs of it."""
+    parts = piano_rolls.load("JSB_Chorales", data)
+    torch.manual_seed(0)
+    model = NextFrame(UnrolledRNN(piano_rolls.KEYS, 50, order=10)).start_at_frequencies(parts.train)
+    run = training.train(model, parts.train, parts.valid, training.Settings(epochs=epochs))
+    scores = [evaluate(model, rolls) for rolls in (parts.train, parts.valid)]
+    rows = made_of_unrolled(model, parts, sizes)
+    print(f"unrolled RNN, 50 units, order 10, epoch {run.best['nats'].number} by validation likelihood")
+    print(
+        f"{'memory':>9}{'SVD error':>11}{'error':>8}{'nats: train':>13}{'valid':>8}{'% at .5: train':>16}{'valid':>8}"
+    )
+    line = "{:>9}{:>11}{:>8}{:13.3f}{:8.3f}{:16.2f}{:8.2f}".format
+    t, v = scores
+    print(line("unrolled", "", "", t.nats, v.nats, 100 * t.pooled(), 100 * v.pooled()))
+    for r in rows:
+        accuracies = 100 * r.train_accuracy, 100 * r.valid_accuracy
+        print(line(r.memory_size, f"{r.svd_error:.3f}", f"{r.error:.3f}", r.train_nats, r.valid_nats, *accuracies))
+    out.mkdir(parents=True, exist_ok=True)
+    unrolled_figure(rows, t, v, out / "unrolled.png")
+    record = {
+        "unrolled": {
+            "train_nats": scores[0].nats,
+            "train_accuracy": scores[0].pooled(),
+            "valid_nats": scores[1].nats,
+            "valid_accuracy": scores[1].pooled(),
+        }
+        | run.facts(),
+        "made": [row._asdict() for row in rows],
+        "torch": torch.__version__,
+    }
+    write_atomically((out / "unrolled.json").resolve(), json.dumps(record, indent=1).encode())
+    print(f"figure: {out / 'unrolled.png'}, figures: {out / 'unrolled.json'}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the experiment on the data inside the package."""
     parser = argparse.ArgumentParser(prog="python -m linmem.experiments.memory", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the figures (%(default)s)")
-    out = parser.parse_args(arguments).out
+    parser.add_argument("--unrolled", action="store_true", help="the paper's figure 3, on JSB Chorales")
+    parser.add_argument("--data", help="folder with JSB_Chorales.npz, for --unrolled")
+    parser.add_argument("--epochs", type=int, default=200, help="of the unrolled RNN at most")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 25, 50, 100, 250, 500, 1000])
+    options = parser.parse_args(arguments)
+    if options.unrolled:
+        unrolled_main(options.data, options.out, options.epochs, options.sizes)
+        return
+    out = options.out
     wave = waveforms.embedded()[0][:, None]
     wave_rows = by_size([wave], (5, 10, 20, 50, 100, 200, 300), dtype="float64")
     print(f"A waveform, 300 samples of a guitar (CC0)\n{table(wave_rows)}\n")

@@ -1,9 +1,10 @@
 """Four starts of an LMN side by side: random, autoencoders of inputs and of random features, and an unrolled RNN.
 
-    python -m linmem.experiments.starts [--task music|recall] [--seeds 5] [--data FOLDER] [--out FOLDER]
+    python -m linmem.experiments.starts [--task music|recall] [--forgetting 1] [--seeds 5] [--data FOLDER]
 
 Same optimiser, same stopping rule, same sizes. Every start may train for as many epochs as the longest way takes, its
-detours counted: training the unrolled RNN is part of the start that needs it. Writes starts_<task>.json.
+detours counted: training the unrolled RNN is part of the start that needs it. Writes starts_<task>.json into the
+folder `--out`.
 """
 
 from __future__ import annotations
@@ -49,12 +50,14 @@ def recall(delay: int, pieces: int = 300, length: int = 5, seed: int = 0) -> Spl
     return piano_rolls.split(list(whole), seed)
 
 
-def start(name: str, parts: Split, sizes: tuple[int, int], settings: Settings, epochs: int) -> tuple[NextFrame, Run]:
+def start(
+    name: str, parts: Split, sizes: tuple[int, int], settings: Settings, epochs: int, forgetting: float
+) -> tuple[NextFrame, Run]:
     """Train an LMN from one of the starts other than the unrolled one, for exactly so many epochs."""
     torch.manual_seed(settings.seed)
     layer = linmem.LMN(piano_rolls.KEYS, sizes[0], memory_size=sizes[1])
     if name != "random":
-        layer = linmem.encode_memory(layer, list(parts.train), source=name)  # type: ignore[arg-type]
+        layer = linmem.encode_memory(layer, list(parts.train), source=name, forgetting=forgetting)  # type: ignore[arg-type]
     model = NextFrame(layer).start_at_frequencies(parts.train)
     settings = replace(settings, epochs=epochs, patience=epochs)
     return model, train(model, parts.train, parts.valid, settings)
@@ -79,7 +82,7 @@ def scores(model: NextFrame, run: Run, parts: Split) -> dict[str, Any]:
     return result
 
 
-def compare(parts: Split, sizes: tuple[int, int], settings: Settings, order: int) -> dict[str, Any]:
+def compare(parts: Split, sizes: tuple[int, int], settings: Settings, order: int, forgetting: float) -> dict[str, Any]:
     """Run all starts with one seed."""
     phases = Phases(parts, report=lambda line: print("   ", line, flush=True))
     runs: list[Run] = []
@@ -88,10 +91,10 @@ def compare(parts: Split, sizes: tuple[int, int], settings: Settings, order: int
         runs.append(run)
         return run
 
-    model = unrolled_then_lmn(phases, *sizes, settings, order=order, keep=kept)
+    model = unrolled_then_lmn(phases, *sizes, settings, order=order, keep=kept, forgetting=forgetting)
     result = {"unrolled": scores(model, runs[-1], parts) | {"phases": [asdict(phase) for phase in phases.done]}}
     for name in STARTS[:-1]:
-        model, run = start(name, parts, sizes, settings, phases.epochs)
+        model, run = start(name, parts, sizes, settings, phases.epochs, forgetting)
         result[name] = scores(model, run, parts) | {"epochs": run.trained, "seconds": run.seconds}
     return result
 
@@ -136,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hidden", type=int, default=100)
     parser.add_argument("--memory", type=int, default=250)
     parser.add_argument("--order", type=int, default=10, help="hidden states on the tape of the unrolled RNN")
+    parser.add_argument("--forgetting", type=float, default=1.0, help="discount of the autoencoders; 1 is the paper's")
     parser.add_argument("--delay", type=int, default=20, help="silent frames in the recall task")
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path("results"))
@@ -146,11 +150,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed in range(a.seeds):
         print(f"seed {seed}", flush=True)
         settings = Settings(seed=seed, epochs=a.epochs)
-        results.append(compare(parts, (a.hidden, a.memory), settings, a.order))
+        results.append(compare(parts, (a.hidden, a.memory), settings, a.order, a.forgetting))
     print("\n" + table(results))
     a.out.mkdir(parents=True, exist_ok=True)
     record = {"arguments": {k: str(v) for k, v in vars(a).items()}, "torch": torch.__version__, "seeds": results}
-    path = a.out / f"starts_{a.task}.json"
+    path = a.out / f"starts_{a.task}{'' if a.forgetting == 1 else f'_forgetting_{a.forgetting:g}'}.json"
     write_atomically(path.resolve(), json.dumps(record, indent=1).encode())
     print(f"written: {path}")
 
