@@ -15,6 +15,7 @@ ort = pytest.importorskip("onnxruntime")
 
 LAYERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "LMN": ("LMN", (3, 4), {"memory_size": 5, "num_layers": 2, "bidirectional": True}),
+    "LinearMemory": ("LinearMemory", (3, 5), {"num_layers": 2, "batch_first": True}),
     "LMN, learned start": ("LMN", (3, 4), {"learn_initial_state": True, "batch_first": True}),
     "MultiScaleLMN": ("MultiScaleLMN", (3, 4), {"num_modules": 3, "memory_size": 6, "batch_first": True}),
     "ClockworkRNN": ("ClockworkRNN", (3, 6), {"num_modules": 3, "num_layers": 2}),

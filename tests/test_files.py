@@ -42,6 +42,7 @@ def test_an_autoencoder_comes_back_bit_for_bit(laes, path):
 
 LAYERS = {
     "LMN": lambda: linmem.LMN(3, 4, 2, memory_size=5, bidirectional=True, init="legendre", window=7, output="hidden"),
+    "LinearMemory": lambda: linmem.LinearMemory(3, [4, 2], 2, init="legendre", window=7, trainable=False),
     "MultiScaleLMN": lambda: linmem.MultiScaleLMN(
         3, 4, memory_size=[2, 3], periods=[1, 3], connections="full", bias=False, dtype=torch.float64
     ),
@@ -58,7 +59,7 @@ def test_a_layer_comes_back_as_it_was(make, path):
     assert repr(other) == repr(layer)
     x = torch.randn(2, 6, 3, dtype=next(layer.parameters()).dtype)
     torch.testing.assert_close(other(x), layer(x), rtol=0, atol=0)
-    assert all(p.requires_grad and not p.is_meta for p in other.parameters())
+    assert all(p.requires_grad is getattr(layer, "trainable", True) and not p.is_meta for p in other.parameters())
     assert other.state_dict().keys() == layer.state_dict().keys()
 
 

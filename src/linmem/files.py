@@ -55,6 +55,7 @@ def savable_classes() -> dict[str, type[Savable]]:
         linmem.MultiScaleLMN,
         linmem.ClockworkRNN,
         linmem.UnrolledRNN,
+        linmem.LinearMemory,
     )
     return {cls.__name__: cls for cls in classes}
 
@@ -66,7 +67,7 @@ def save(path: str | os.PathLike[str], obj: Savable) -> None:
     ----------
     path : str or path
         By convention ends in ``.safetensors``.
-    obj : LinearAutoencoder, LMN, MultiScaleLMN, ClockworkRNN or UnrolledRNN
+    obj : LinearAutoencoder, LMN, MultiScaleLMN, ClockworkRNN, UnrolledRNN or LinearMemory
 
     Examples
     --------

@@ -100,6 +100,24 @@ def unrolled(x: Array, tape: Array, t0: int, w: Weights, o: dict[str, Any]) -> t
     return hidden, tapes, np.concatenate(past)
 
 
+def linear(x: Array, m: Array, t0: int, w: Weights, o: dict[str, Any]) -> tuple[list[Array], ...]:
+    sizes, periods = o["sizes"], o["periods"]
+    blocks = unpack(w["weight_mm"].ravel(), sizes, o["connections"])
+    w_xm, bias = split(w["weight_xm"], sizes), split(w.get("bias_m", np.zeros(sum(sizes))), sizes)
+    modules = split(m, sizes)
+    memory = []
+    for t, x_t in enumerate(x, start=t0):
+        old = list(modules)
+        for k in range(len(sizes)):
+            if t % periods[k] == 0:
+                modules[k] = w_xm[k] @ x_t + bias[k]
+                for (to, i), block in blocks.items():
+                    if to == k:
+                        modules[k] = modules[k] + block @ old[i]
+        memory.append(np.concatenate(modules))
+    return memory, memory, np.concatenate(modules)
+
+
 def split(a: Array, sizes: list[int]) -> list[Array]:
     return np.split(a, np.cumsum(sizes)[:-1])
 
@@ -159,9 +177,9 @@ def module_layouts(draw: st.DrawFn) -> dict[str, Any]:
 def options(draw: st.DrawFn, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments of the constructor, and what the transcription has to know."""
     o: dict[str, Any] = {"nonlinearity": draw(st.sampled_from(sorted(SIGMA)))}
-    if name in ("MultiScaleLMN", "ClockworkRNN"):
+    if name in ("MultiScaleLMN", "ClockworkRNN", "LinearMemory"):
         layout = draw(module_layouts())
-        size = "memory_size" if name == "MultiScaleLMN" else "hidden_size"
+        size = "hidden_size" if name == "ClockworkRNN" else "memory_size"
         made = {size: layout["sizes"], "periods": layout["periods"], "connections": layout["connections"]}
         o |= layout
     elif name == "UnrolledRNN":
@@ -169,12 +187,11 @@ def options(draw: st.DrawFn, name: str) -> tuple[dict[str, Any], dict[str, Any]]
         o |= made
     else:
         made = {"memory_size": draw(st.integers(1, 5))}
-    if name != "ClockworkRNN":
+    if name not in ("ClockworkRNN", "LinearMemory"):
         output = draw(st.sampled_from(["hidden", "tape" if name == "UnrolledRNN" else "memory"]))
         made["output"] = o["output"] = output
         made["hidden_size"] = draw(st.integers(1, 4))
     made |= {
-        "nonlinearity": o["nonlinearity"],
         "input_size": draw(st.integers(1, 3)),
         "num_layers": draw(st.integers(1, 3)),
         "bias": draw(st.booleans()),
@@ -182,10 +199,18 @@ def options(draw: st.DrawFn, name: str) -> tuple[dict[str, Any], dict[str, Any]]
         "batch_first": draw(st.booleans()),
         "dtype": torch.float64,
     }
+    if name != "LinearMemory":
+        made["nonlinearity"] = o["nonlinearity"]
     return made, o
 
 
-MODELS = {"LMN": lmn, "MultiScaleLMN": multiscale, "ClockworkRNN": clockwork, "UnrolledRNN": unrolled}
+MODELS = {
+    "LMN": lmn,
+    "MultiScaleLMN": multiscale,
+    "ClockworkRNN": clockwork,
+    "UnrolledRNN": unrolled,
+    "LinearMemory": linear,
+}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -17,12 +17,13 @@ SIZES = [(1, 1, 1), (1, 2, 29), (3, 4, 4), (88, 50, 20), (13, 5, 60)]
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("kind", ["LMN", "MultiScaleLMN", "ClockworkRNN", "UnrolledRNN"])
+@pytest.mark.parametrize("kind", ["LMN", "MultiScaleLMN", "ClockworkRNN", "UnrolledRNN", "LinearMemory"])
 def test_composite_radius_starts_below_one(kind: str, sizes: tuple[int, int, int]) -> None:
     """For many seeds; measured here on the matrices themselves, not by what shrinks them."""
     n_x, n_h, n_m = sizes
     layers: dict[str, Callable[..., nn.Module]] = {
         "LMN": lambda: linmem.LMN(n_x, n_h, memory_size=n_m, bidirectional=True),
+        "LinearMemory": lambda: linmem.LinearMemory(n_x, n_m, bidirectional=True),
         "MultiScaleLMN": lambda: linmem.MultiScaleLMN(n_x, n_h, memory_size=[n_m, 2, 1]),
         "ClockworkRNN": lambda: linmem.ClockworkRNN(n_x, [n_h, 2, 3], connections="full"),
         "UnrolledRNN": lambda: linmem.UnrolledRNN(n_x, n_h, order=4),
@@ -43,6 +44,8 @@ def transitions(layer: Any) -> list[np.ndarray]:
         return [dense + p["weight_hm_l0"] @ p["weight_mh_l0"]]
     if isinstance(layer, linmem.ClockworkRNN):
         return [layer.hidden_matrix().detach().double().numpy()]
+    if isinstance(layer, linmem.LinearMemory):
+        return [p["weight_mm" + s] for s in ("_l0", "_l0_reverse")]
     n = layer.hidden_size
     return [np.vstack([p["weight_hh_l0"], np.eye(3 * n, 4 * n)])]
 

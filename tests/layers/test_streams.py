@@ -16,6 +16,8 @@ import linmem
 
 LAYERS = {
     "LMN": partial(linmem.LMN, 3, 4, memory_size=5),
+    "LinearMemory": partial(linmem.LinearMemory, 3, 5),
+    "LinearMemory, 3 modules": partial(linmem.LinearMemory, 3, 6, num_modules=3),
     "LMN-h": partial(linmem.LMN, 3, 4, memory_size=5, output="hidden"),
     "MultiScaleLMN": partial(linmem.MultiScaleLMN, 3, 4, num_modules=4, memory_size=8),
     "MultiScaleLMN, other periods": partial(

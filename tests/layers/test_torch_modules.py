@@ -26,6 +26,12 @@ from torch.utils._pytree import tree_leaves
 
 import linmem
 
+
+def linear_memory(input_size: int, hidden_size: int, *arguments: Any, **options: Any) -> nn.Module:
+    """Give what torch's samples call hidden_size to a layer that has a memory only."""
+    return linmem.LinearMemory(input_size, hidden_size, *arguments, **options)
+
+
 LAYERS = {
     "LMN": linmem.LMN,
     "LMN, wide memory": partial(linmem.LMN, memory_size=5),
@@ -36,12 +42,16 @@ LAYERS = {
     "ClockworkRNN, full": partial(linmem.ClockworkRNN, connections="full", periods=[2]),
     "UnrolledRNN": linmem.UnrolledRNN,
     "UnrolledRNN, order 3": partial(linmem.UnrolledRNN, order=3),
+    "LinearMemory": linear_memory,
+    "LinearMemory, Legendre": partial(linear_memory, init="legendre", learn_initial_state=True),
+    "LinearMemory, period 2": partial(linear_memory, periods=[2]),
 }
 CELLS = {
     "LMNCell": linmem.LMNCell,
     "MultiScaleLMNCell": linmem.MultiScaleLMNCell,
     "ClockworkRNNCell": linmem.ClockworkRNNCell,
     "UnrolledRNNCell": linmem.UnrolledRNNCell,
+    "LinearMemoryCell": linmem.LinearMemoryCell,
 }
 DTYPES = (torch.float32, torch.float64)
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -201,7 +211,8 @@ def test_torch_error_cases(make: Callable[..., nn.Module], dtype: torch.dtype) -
     for case in cases:
         constructor = case.module_error_input.constructor_input
         if case.error_on == ModuleErrorEnum.CONSTRUCTION_ERROR:
-            with pytest.raises(case.error_type, match=case.error_regex):
+            own_word = case.error_regex.replace("hidden_size", "(hidden|memory)_size")
+            with pytest.raises(case.error_type, match=own_word):
                 make(*constructor.args, **constructor.kwargs)
         else:
             layer = make(*constructor.args, **constructor.kwargs)

@@ -26,6 +26,7 @@ __all__ = [
     "Prepared",
     "available",
     "clockwork_rnn",
+    "linear_memory",
     "lmn",
     "multiscale_lmn",
     "nobody_looks_in",
@@ -52,3 +53,4 @@ lmn = native_or(reference.lmn, native.lmn)
 multiscale_lmn = native_or(reference.multiscale_lmn, native.multiscale_lmn)
 clockwork_rnn = native_or(reference.clockwork_rnn, native.clockwork_rnn)
 unrolled_rnn = native_or(reference.unrolled_rnn, native.unrolled_rnn)
+linear_memory = native_or(reference.linear_memory, native.linear_memory)

@@ -337,6 +337,26 @@ def clockwork_rnn(
     return _clocked(x, h, clock, lengths, options, None, None, w_xh, w_hh, None, b_h)
 
 
+def linear_memory(
+    x: Tensor, m: Tensor, w_xm: Tensor, w_mm: Tensor, b_m: Optional, *, lengths: Optional = None
+) -> tuple[Tensor, Tensor]:
+    """Linear memory: see :func:`linmem.kernels.reference.linear_memory`. One module, and no nonlinearity."""
+    N_m = w_mm.shape[0]
+    check_shapes(w_mm=(w_mm, (N_m, N_m)))
+    clock = torch.zeros(1, dtype=torch.int64)
+    return clockwork_rnn(
+        x,
+        m,
+        clock,
+        w_xm,
+        w_mm.reshape(-1),
+        b_m,
+        modules=Modules((N_m,), (1,)),
+        nonlinearity="identity",
+        lengths=lengths,
+    )
+
+
 def _clocked(
     x: Tensor, start: Tensor, clock: Tensor, lengths: Optional, options: dict[str, Any], *weights: Optional
 ) -> tuple[Tensor, Tensor]:

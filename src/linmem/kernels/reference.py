@@ -178,6 +178,54 @@ def unrolled_rnn(
     return zero_padding(sequence, alive), tape
 
 
+#: Steps of a linear memory that are computed side by side: five rounds of doubling.
+LINEAR_STEPS = 32
+
+
+def linear_memory(
+    x: Float[Tensor, "T B N_x"],
+    m: Float[Tensor, "B N_m"],
+    w_xm: Float[Tensor, "N_m N_x"],
+    w_mm: Float[Tensor, "N_m N_m"],
+    b_m: Float[Tensor, " N_m"] | None,
+    *,
+    lengths: Int[Tensor, " B"] | None = None,
+) -> tuple[Float[Tensor, "T B N_m"], Float[Tensor, "B N_m"]]:
+    r"""Linear memory, the encoder of the autoencoder in Section 2.3: A is W^xm and B is W^mm.
+
+    .. math:: m^t = W^{xm} x^t + W^{mm} m^{t-1} + b^m
+
+    Because it is linear, steps need not wait for each other: when every step of a block holds the sum over its last
+    2^j inputs, one product with a power of W^mm doubles that. Only blocks wait for blocks.
+    """
+    x, alive = without_padding(x, lengths)
+    inputs = linear(x, w_xm, b_m)  # (T, B, N_m)
+    if torch.compiler.is_exporting():
+
+        def step(m: Tensor, u: Tensor, alive: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            m = hold(m, u + linear(m, w_mm), alive)
+            return m, m
+
+        m, sequence = over_time(step, m, inputs, alive)
+        return zero_padding(sequence, alive), m
+    powers = [w_mm]
+    while 2 ** len(powers) < min(LINEAR_STEPS, len(inputs)):
+        powers.append(powers[-1] @ powers[-1])
+    blocks, before = [], m
+    for block in torch.split(inputs, LINEAR_STEPS):
+        block = torch.cat([block[:1] + linear(before, w_mm), block[1:]])
+        for j, power in enumerate(powers):
+            if 2**j < len(block):
+                block = torch.cat([block[: 2**j], block[2**j :] + linear(block[: -(2**j)], power)])
+        blocks.append(block)
+        before = block[-1]
+    sequence = torch.cat(blocks)
+    if lengths is not None:  # a row that has ended keeps its state, and one that never begins the one it came with
+        at_end = sequence.gather(0, (lengths - 1).clamp_min(0)[None, :, None].expand(1, *m.shape)).squeeze(0)
+        before = torch.where(lengths[:, None] > 0, at_end, m)
+    return zero_padding(sequence, alive), before.contiguous()
+
+
 def over_time(step: Step, state: Tensor, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
     """Run ``state, output = step(state, *rows)`` over the first dimension of `inputs` (None is left out).
 

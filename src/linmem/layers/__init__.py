@@ -2,6 +2,7 @@
 
 from linmem.layers.clockwork import ClockworkRNN, ClockworkRNNCell
 from linmem.layers.count import count_parameters
+from linmem.layers.linear import LinearMemory, LinearMemoryCell
 from linmem.layers.lmn import LMN, LMNCell
 from linmem.layers.multiscale import MultiScaleLMN, MultiScaleLMNCell
 from linmem.layers.unrolled import UnrolledRNN, UnrolledRNNCell
@@ -11,6 +12,8 @@ __all__ = [
     "ClockworkRNN",
     "ClockworkRNNCell",
     "LMNCell",
+    "LinearMemory",
+    "LinearMemoryCell",
     "MultiScaleLMN",
     "MultiScaleLMNCell",
     "UnrolledRNN",

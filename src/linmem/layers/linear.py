@@ -1,0 +1,289 @@
+"""Linear memory: what the autoencoder computes, as a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from linmem import kernels
+from linmem.autoencoder import LinearAutoencoder
+from linmem.kernels import Connections, Modules, Output, Prepared
+from linmem.layers.cell import RecurrentCell
+from linmem.layers.checks import check_bool, check_choice, check_size
+from linmem.layers.clocks import make_modules, modules_repr
+from linmem.layers.equations import Equations
+from linmem.layers.initial import (
+    autoencoder_memory,
+    contract_,
+    legendre_memory,
+    orthogonal_memory,
+    uniform_,
+)
+from linmem.layers.lmn import INITS, install_
+from linmem.layers.parameters import Parameters
+from linmem.layers.recurrent import RecurrentLayer
+
+
+@dataclass(frozen=True)
+class _LinearEquations(Equations):
+    """The linear memory for one layer and direction."""
+
+    modules: Modules
+    init: str = "uniform"
+    window: int | None = None
+
+    @property
+    def clocked(self) -> bool:  # type: ignore[override]
+        """A single module that fires at every step needs no clock."""
+        return self.modules.periods != (1,)
+
+    @property
+    def state_size(self) -> int:
+        return self.modules.width
+
+    def width(self, output: str) -> int:
+        return {"memory": self.modules.width}[output]
+
+    def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
+        n = self.modules.width
+        return {
+            "weight_xm": (n, input_size),
+            "weight_mm": (self.modules.packed_size,) if self.clocked else (n, n),
+            "bias_m": (n,),
+        }
+
+    def initialize(self, p: Parameters) -> None:
+        if "bias_m" in p:
+            p["bias_m"].zero_()  # the autoencoder has none, and a constant would pile up in the memory
+        packed = p["weight_mm"].view(-1)
+        if self.init == "uniform":
+            uniform_(p["weight_xm"])
+            for slab in self.modules.slabs(packed):
+                uniform_(slab)
+            contract_(self.transition(p), (packed,))
+            return
+        packed.zero_()
+        encoders = torch.split_with_sizes(p["weight_xm"], self.modules.sizes)
+        for encoder, block in zip(encoders, self.modules.diagonal(packed), strict=True):
+            encode, carry = self.designed(*encoder.shape)
+            encoder.copy_(encode)
+            block.copy_(carry)
+
+    def designed(self, memory_size: int, input_size: int) -> tuple[Tensor, Tensor]:
+        """Return W^xm and W^mm of a memory that is designed rather than drawn weight by weight."""
+        if self.init == "orthogonal":
+            return orthogonal_memory(input_size, memory_size)
+        if self.init == "legendre":
+            return legendre_memory(input_size, memory_size, self.window, channels=min(input_size, memory_size))
+        return autoencoder_memory(torch.eye(input_size), memory_size, self.window)
+
+    def transition(self, p: Parameters) -> Tensor:
+        return self.modules.dense(p["weight_mm"].view(-1))
+
+    def run(
+        self, p: Parameters, x: Tensor, state: Tensor, clock: Tensor | None, lengths: Tensor | None, output: Output
+    ) -> tuple[Tensor, Tensor]:
+        weights = p["weight_xm"], p["weight_mm"], p.get("bias_m")
+        if clock is None:
+            return kernels.linear_memory(x, state, *weights, lengths=lengths)
+        return kernels.clockwork_rnn(
+            x, state, clock, *weights, modules=self.modules, nonlinearity="identity", lengths=lengths
+        )
+
+    def prepare(self, p: Parameters, output: Output) -> Prepared | None:
+        weights = (None, None, p["weight_xm"], p["weight_mm"], None, p.get("bias_m"))
+        return kernels.prepare_clocked(*weights, modules=self.modules, nonlinearity="identity")
+
+
+class LinearMemory(RecurrentLayer):
+    r"""A memory without a functional part: :math:`m^t = W^{xm} x^t + W^{mm} m^{t-1} + b^m`.
+
+    It is the encoder of :class:`linmem.LinearAutoencoder` under the contract of :class:`torch.nn.GRU`, so that a fixed
+    memory, computed in closed form, can stand before any feed-forward network, which is then all there is to train.
+
+    Parameters
+    ----------
+    input_size
+        As in :class:`torch.nn.GRU`.
+    memory_size
+        Units of the memory: of all modules together, divided evenly, or of each module, fastest first.
+    num_layers, bias, batch_first, dropout, bidirectional
+        As in :class:`torch.nn.GRU`.
+    num_modules, periods, connections
+        Several memories side by side with clocks of their own, as in :class:`linmem.MultiScaleLMN`. Then the state is
+        the tuple (memory, clock).
+    init
+        ``"uniform"`` draws every weight from ±1/√fan_in; ``"orthogonal"`` never forgets; ``"legendre"`` is the fixed
+        memory of the Legendre Memory Unit, one for each input feature, or for as many projections as there are units;
+        ``"autoencoder"`` is the autoencoder of white noise, a set of delay lines. For that of data, see
+        :meth:`from_autoencoder`.
+    window
+        The steps, of its own clock, that a Legendre or autoencoder memory is designed for.
+    trainable
+        Whether gradients may change it. A frozen memory costs no more in training than in use.
+    learn_initial_state
+        As in :class:`linmem.LMN`.
+    device, dtype
+        As in :class:`torch.nn.GRU`.
+
+    Examples
+    --------
+    >>> layer = LinearMemory(88, 200, init="legendre", window=20, trainable=False, batch_first=True)
+    >>> m, state = layer(torch.zeros(4, 30, 88))
+    >>> m.shape, state.shape
+    (torch.Size([4, 30, 200]), torch.Size([1, 4, 200]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        memory_size: int | Sequence[int],
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        num_modules: int | None = None,
+        periods: Sequence[int] | None = None,
+        connections: Connections = "slow_to_fast",
+        init: str = "uniform",
+        window: int | None = None,
+        trainable: bool = True,
+        learn_initial_state: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        modules = make_modules("memory_size", memory_size, num_modules, periods, connections)
+        check_choice("init", init, INITS)
+        check_bool("trainable", trainable)
+        if window is not None:
+            check_size("window", window)
+        super().__init__(
+            _LinearEquations(modules, init, window),
+            input_size,
+            modules.width,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            output="memory",
+            learn_initial_state=learn_initial_state,
+            device=device,
+            dtype=dtype,
+        )
+        self.layout = modules
+        self.num_modules = len(modules.sizes)
+        self.memory_size = modules.width
+        self.init = init
+        self.window = window
+        self.trainable = trainable
+        self.requires_grad_(trainable)
+
+    @classmethod
+    def from_autoencoder(
+        cls,
+        autoencoder: LinearAutoencoder,
+        *,
+        trainable: bool = False,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Return the memory of a fitted autoencoder; its output is what `transform` returns.
+
+        Examples
+        --------
+        >>> sequences = [torch.randn(30, 3) for _ in range(5)]
+        >>> laes = LinearAutoencoder(8).fit(sequences)
+        >>> memory = LinearMemory.from_autoencoder(laes)
+        >>> codes, _ = memory(sequences[0][:, None])
+        >>> torch.testing.assert_close(codes[:, 0], laes.transform(sequences[0]), atol=1e-5, rtol=1e-5)
+        """
+        if not isinstance(autoencoder, LinearAutoencoder):
+            raise TypeError(
+                f"autoencoder should be of type linmem.LinearAutoencoder, got: {type(autoencoder).__name__}"
+            )
+        if not hasattr(autoencoder, "A_"):
+            raise ValueError("autoencoder is not fitted: expected a call of fit before")
+        A, mean = autoencoder.A_, autoencoder.mean_
+        layer = cls(
+            autoencoder.n_features_in_,
+            len(A),
+            bias=mean is not None,
+            batch_first=batch_first,
+            trainable=trainable,
+            device=device,
+            dtype=dtype,
+        )
+        with torch.no_grad():
+            p = layer._parameters_of(0)
+            install_(p["weight_xm"], A, "A_")
+            install_(p["weight_mm"], autoencoder.B_, "B_")
+            if mean is not None:
+                install_(p["bias_m"], -A @ mean, "mean_")
+        return layer
+
+    def memory_matrix(self, layer: int = 0, *, reverse: bool = False) -> Tensor:
+        """W^mm of one layer and direction as a matrix, with zeros where there is no block."""
+        return self.equations.transition(self._parameters_of(layer, reverse))
+
+    def _arguments(self) -> dict[str, Any]:
+        arguments = super()._arguments()
+        del arguments["hidden_size"], arguments["output"]  # there is no hidden state, and one output only
+        clocks = {"memory_size": list(self.layout.sizes), "periods": list(self.layout.periods)}
+        own = {name: getattr(self, name) for name in ("init", "window", "trainable")}
+        return arguments | clocks | {"connections": self.layout.connections} | own
+
+    @classmethod
+    def _from_saved(cls, saved: Any) -> Self:
+        layer = super()._from_saved(saved)
+        return layer.requires_grad_(layer.trainable)
+
+    def extra_repr(self) -> str:
+        """Sizes, and whatever differs from the defaults."""
+        text = super().extra_repr() + modules_repr(self.layout)
+        defaults = {"init": "uniform", "window": None, "trainable": True}
+        return text + "".join(f", {k}={getattr(self, k)!r}" for k, v in defaults.items() if getattr(self, k) != v)
+
+
+class LinearMemoryCell(RecurrentCell):
+    """One step of a :class:`LinearMemory`.
+
+    Parameters
+    ----------
+    input_size, bias, device, dtype
+        As in :class:`torch.nn.GRUCell`.
+    memory_size, num_modules, periods, connections, init, window
+        As in :class:`LinearMemory`.
+
+    Examples
+    --------
+    >>> cell = LinearMemoryCell(3, 4)
+    >>> cell(torch.zeros(2, 3)).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        memory_size: int | Sequence[int],
+        bias: bool = True,
+        *,
+        num_modules: int | None = None,
+        periods: Sequence[int] | None = None,
+        connections: Connections = "slow_to_fast",
+        init: str = "uniform",
+        window: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        modules = make_modules("memory_size", memory_size, num_modules, periods, connections)
+        check_choice("init", init, INITS)
+        equations = _LinearEquations(modules, init, window)
+        super().__init__(equations, input_size, modules.width, bias, device=device, dtype=dtype)

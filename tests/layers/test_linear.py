@@ -1,0 +1,130 @@
+"""The linear memory: the autoencoder as a layer, and steps that do not wait for each other."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import linmem
+from linmem import LinearAutoencoder
+from linmem.kernels import native, reference
+
+INITS = ["uniform", "orthogonal", "legendre", "autoencoder"]
+
+
+@given(
+    T=st.integers(1, 100),
+    B=st.integers(1, 4),
+    N=st.integers(1, 9),
+    ragged=st.booleans(),
+    bias=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_side_by_side_equals_one_after_the_other(T, B, N, ragged, bias, seed):
+    """Values and gradients of the blocks of the reference, against the native loop and a loop in Python."""
+    g = torch.Generator().manual_seed(seed)
+
+    def rand(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=g).requires_grad_()
+
+    lengths = torch.randint(0, T + 1, (B,), generator=g) if ragged else None
+    orthogonal = torch.linalg.qr(rand(N, N).detach()).Q.requires_grad_()
+    inputs = [rand(T, B, 3), rand(B, N), rand(N, 3), orthogonal, rand(N) if bias else None]
+
+    def loop(x, m, w_xm, w_mm, b_m, lengths):
+        sequence = []
+        for t in range(len(x)):
+            new = x[t] @ w_xm.T + m @ w_mm.T + (0 if b_m is None else b_m)
+            alive = torch.ones(B, 1, dtype=torch.bool) if lengths is None else (t < lengths)[:, None]
+            m = torch.where(alive, new, m)
+            sequence.append(torch.where(alive, new, 0))
+        return torch.stack(sequence), m
+
+    results = []
+    for run in (reference.linear_memory, native.linear_memory, loop):
+        values = run(*inputs, lengths=lengths)
+        some = [i for i in inputs if i is not None]
+        gradients = torch.autograd.grad([v.square().sum() for v in values], some)
+        results.append([*(v.detach() for v in values), *gradients])
+    for other in results[1:]:
+        for ours, theirs in zip(results[0], other, strict=True):
+            scale = max(1.0, float(theirs.abs().max()))
+            assert float((ours - theirs).abs().max()) <= 1e-12 * scale
+
+
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("options", [{}, {"num_modules": 3}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_whole_chunks_and_steps_agree(init, options):
+    torch.manual_seed(0)
+    layer = linmem.LinearMemory(3, 12, init=init, window=5, dtype=torch.float64, **options)
+    x = torch.randn(70, 2, 3, dtype=torch.float64)
+    whole, end = layer(x)
+    if not layer.bidirectional:
+        for size in (1, 7, 33):
+            state, parts = None, []
+            for piece in x.split(size):
+                y, state = layer(piece, state)
+                parts.append(y)
+            torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-12)
+            torch.testing.assert_close(state, end, rtol=0, atol=1e-12)
+    alone, _ = layer(x[:40, 1:])
+    both, _ = layer(x, lengths=torch.tensor([70, 40]))
+    torch.testing.assert_close(both[:40, 1:], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("forgetting", [1.0, 0.8])
+def test_it_computes_what_the_autoencoder_does_and_can_be_decoded(center, forgetting):
+    rng = np.random.default_rng(0)
+    sequences = [np.cumsum(rng.normal(size=(length, 3)), 0) for length in (40, 25, 33)]
+    laes = LinearAutoencoder(10, center=center, forgetting=forgetting).fit(sequences)
+    layer = linmem.LinearMemory.from_autoencoder(laes, batch_first=True, dtype=torch.float64)
+    for x, codes in zip(sequences, laes.transform(sequences), strict=True):
+        memory, state = layer(torch.from_numpy(x)[None])
+        np.testing.assert_allclose(memory[0].numpy(), codes, atol=1e-12)
+        np.testing.assert_allclose(laes.decode(state[0, 0].numpy(), 5), laes.decode(codes[-1], 5), atol=1e-10)
+    assert not any(p.requires_grad for p in layer.parameters())
+    assert layer.bias == center
+
+
+def test_a_frozen_memory_stays_and_leaves_the_rest_to_be_trained():
+    torch.manual_seed(0)
+    memory = linmem.LinearMemory(3, 6, init="legendre", trainable=False)
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 1))
+    before = [p.clone() for p in memory.parameters()]
+    codes, _ = memory(torch.randn(20, 5, 3))
+    assert not codes.requires_grad
+    model(codes).square().mean().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(before, memory.parameters(), strict=True))
+    x = torch.randn(20, 5, 3, requires_grad=True)
+    memory(x)[0].sum().backward()
+    assert x.grad is not None
+
+
+def test_modules_hear_at_their_own_clocks():
+    """Of frames that are each the number of their step, delay lines with periods 1, 2 and 4 keep what they should."""
+    layer = linmem.LinearMemory(1, [3, 3, 3], init="autoencoder", bias=False, dtype=torch.float64)
+    y, (_, clock) = layer(torch.arange(1.0, 12.0, dtype=torch.float64)[:, None, None])
+    assert clock.tolist() == [11]
+    assert y[-1, 0].abs().tolist() == [11, 10, 9, 11, 9, 7, 9, 5, 1]
+
+
+def test_a_stream_of_many_steps_takes_no_more_memory_than_a_piece():
+    layer = linmem.LinearMemory(2, 3, init="orthogonal", bias=False)
+    state = None
+    with torch.inference_mode():
+        for _ in range(50):
+            _, state = layer(torch.zeros(1000, 1, 2), state)
+    assert state.shape == (1, 1, 3)
+
+
+def test_wrong_autoencoders_are_refused():
+    with pytest.raises(TypeError, match=r"autoencoder should be of type linmem\.LinearAutoencoder, got: int"):
+        linmem.LinearMemory.from_autoencoder(3)
+    with pytest.raises(ValueError, match="autoencoder is not fitted"):
+        linmem.LinearMemory.from_autoencoder(LinearAutoencoder(3))
+    with pytest.raises(TypeError, match="trainable should be of type bool"):
+        linmem.LinearMemory(3, 4, trainable=1)
