@@ -1,6 +1,7 @@
 """The two algorithms, phase by phase, and the comparison of starts."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,6 +72,19 @@ def test_phases_that_ended_are_not_run_again(algorithm, parts, tmp_path):
     _, read = run(tmp_path / "whole")
     assert read == done
     assert [path.stat().st_mtime_ns for path in files] == before
+
+
+def test_a_folder_of_another_run_is_refused(parts, tmp_path):
+    def run(settings, **options):
+        unrolled_then_lmn(Phases(parts, tmp_path, report=lambda line: None), 8, 10, settings, order=2, **options)
+
+    run(QUICK)
+    for settings, options in [(replace(QUICK, seed=5), {}), (QUICK, {"decoder": "powers"})]:
+        with pytest.raises(ValueError, match="is of another run: expected an empty folder, or the same data"):
+            run(settings, **options)
+    other = piano_rolls.split(piano_rolls.synthetic(pieces=20, seed=1))
+    with pytest.raises(ValueError, match="is of another run"):
+        unrolled_then_lmn(Phases(other, tmp_path, report=lambda line: None), 8, 10, QUICK, order=2)
 
 
 def test_recall_needs_the_memory_that_it_says():

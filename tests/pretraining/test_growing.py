@@ -131,6 +131,40 @@ def test_a_readout_may_be_fitted_by_a_function():
     assert readout.in_features == 8
 
 
+def test_a_function_may_train_the_readout_and_must_return_one():
+    sequences = [x.float() for x in ragged()]
+    targets = [x[:, :2] for x in sequences]
+
+    def by_gradient(memory, target, readout):
+        optimizer = torch.optim.Adam(readout.parameters(), 0.05)
+        for _ in range(50):
+            optimizer.zero_grad()
+            mse_loss(readout(memory), target.float()).backward()
+            optimizer.step()
+        return readout
+
+    arguments = linmem.LMN(3, 4), nn.Linear(4, 2), sequences, targets
+    layer, readout = linmem.add_memory_module(*arguments, readout_fit=by_gradient)
+    unfitted = linmem.add_memory_module(*arguments, readout_fit=None)[1]
+    target = torch.cat(targets)
+    assert mse_loss(outputs(layer, readout, sequences), target) < mse_loss(outputs(layer, unfitted, sequences), target)
+    with pytest.raises(TypeError, match=r"readout should be of type torch\.nn\.Linear, got: NoneType"):
+        linmem.add_memory_module(*arguments, readout_fit=lambda *_: None)
+    with pytest.raises(ValueError, match="returned a readout of 9 outputs: expected 2"):
+        linmem.add_memory_module(*arguments, readout_fit=lambda *_: nn.Linear(8, 9))
+
+
+def test_a_readout_fitted_to_a_smooth_memory_has_weights_that_can_be_trained_on():
+    """Of slow sines a memory has a few directions, and rounding in the others."""
+    torch.manual_seed(0)
+    t = torch.arange(100.0)
+    waves = [torch.stack([torch.sin(t / (9 + i)), torch.cos(t / (9 + i))], 1) for i in range(5)]
+    sequences, targets = [wave[:-3] for wave in waves], [wave[3:] for wave in waves]
+    layer, readout = linmem.add_memory_module(linmem.LMN(2, 6, memory_size=60), nn.Linear(60, 2), sequences, targets)
+    assert mse_loss(outputs(layer, readout, sequences), torch.cat(targets)) < 0.01
+    assert readout.weight.abs().max() < 100
+
+
 def test_a_fit_without_a_bias_has_none():
     sequences = ragged()
     _, readout = linmem.add_memory_module(
@@ -182,6 +216,22 @@ def test_wrong_calls_are_refused_before_work_starts():
         call(layer, readout, sequences, torch.tensor([0, 1]), readout_fit="logistic")
     with pytest.raises(ValueError, match="targets have classes from 0 to 2: expected 0 to 1"):
         call(layer, readout, sequences, np.array([0, 1, 2]), readout_fit="logistic")
+    for labels in ([0, 1, 1], np.array([0, 1, 1], np.uint16)):
+        call(layer, readout, sequences, labels, readout_fit="logistic")
+    with pytest.raises(ValueError, match="sequences are no stream, targets a stream of batches: expected both"):
+        call(layer, readout, sequences, (t for t in targets))
+    stream = type("Stream", (), {"__iter__": lambda self: iter([sequences])})()
+    with pytest.raises(ValueError, match="sequences are a stream of batches, targets no stream: expected both"):
+        call(layer, readout, stream, targets)
+    two = type("Stream", (), {"__iter__": lambda self: iter([targets, targets])})()
+    with pytest.raises(ValueError, match="targets has another number of batches than sequences"):
+        call(layer, readout, stream, two)
+    with pytest.raises(ValueError, match=r"readout is of torch\.float64 on cpu: expected torch\.float32 on cpu"):
+        call(layer, nn.Linear(4, 2, dtype=torch.float64), sequences, targets)
+    with pytest.raises(ValueError, match="forgetting=0: expected a number above 0"):
+        call(layer, readout, sequences, targets, forgetting=0)
+    one = call(layer, readout, sequences[0], targets[0])
+    assert one[0].num_modules == 2
     with pytest.raises(ValueError, match="targets are classes: expected readout_fit='logistic'"):
         call(layer, readout, sequences, np.array([0, 1, 1]))
     with pytest.raises(ValueError, match=r"targets go from .* expected 0 to 1 for a logistic fit"):

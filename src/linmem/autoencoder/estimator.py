@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from linmem._ranks import check_ranks
+from linmem._ranks import check_ranks, check_same, together
 from linmem.autoencoder import solvers
 from linmem.autoencoder.sequences import Array, Sequences, as_sequences, check_finite, working_dtype
 from linmem.autoencoder.stack import Stack, dense, scan, unscan
@@ -166,8 +166,9 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         self._check_parameters()
         check_ranks(bool(self.distributed))
-        sequences = as_sequences(X)
-        check_finite(sequences)
+        with together(bool(self.distributed), torch.device(self.device or "cpu")):
+            sequences = as_sequences(X)
+            check_finite(sequences)
         stack = self._stack(sequences, bool(self.distributed)).prepared(bool(self.center))
         energy = stack.energy(float(self.forgetting))
         solver = self._choose_solver(stack)
@@ -412,6 +413,8 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         dtype = _torch_dtype(self.dtype) or working_dtype(sequences)
         first = sequences.arrays[0]
         device = self.device or (first.device if isinstance(first, Tensor) else "cpu")
+        width = sequences.arrays[0].shape[1]
+        check_same("the number of features", width, distributed, torch.device(device))
         return Stack(sequences.arrays, dtype=dtype, device=torch.device(device), distributed=distributed)
 
     def _part(self, stack: Stack, arrays: list[Array]) -> Stack:

@@ -404,7 +404,7 @@ def without_rounding(w: Float[Tensor, " p"], V: Float[Tensor, "n p"]) -> Compres
 
 def agreement(stack: Stack, compressed: Compressed) -> Compressed:
     """Take the word of the first process."""
-    return Compressed(*(agreed(part, stack.distributed) for part in compressed)) if stack.distributed else compressed
+    return Compressed(agreed(compressed.s, stack.distributed), agreed(compressed.W, stack.distributed))
 
 
 def singular_by_qr(stack: Stack, blocks: Iterator[Tensor], p: int) -> Compressed:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,7 +36,11 @@ class Phase:
 
 @dataclass
 class Phases:
-    """Runs phases one after the other. With a folder, those that have ended before are read and not run again."""
+    """Runs phases one after the other. With a folder, those that have ended before are read and not trained again.
+
+    Every file knows what it is part of: the data, the settings and the phases before it. A folder of another run is
+    refused.
+    """
 
     parts: Split
     folder: Path | None = None
@@ -42,22 +48,45 @@ class Phases:
 
     def __post_init__(self) -> None:
         self.done: list[Phase] = []
+        self.digest = ""
 
-    def run(self, name: str, model: NextFrame, work: Callable[[], Run | None]) -> NextFrame:
-        """Let `work` change the model in place; it returns its epochs, if there were any."""
+    def begin(self, **facts: Any) -> None:
+        """Say what all phases depend on, beside the data."""
+        for rolls in self.parts:
+            self._digest(rolls.bits.tobytes(), rolls.lengths.tobytes())
+        self._digest(repr(sorted(facts.items())).encode(), linmem.__version__.encode())
+
+    def _digest(self, *data: bytes) -> None:
+        self.digest = hashlib.sha256(b"".join([self.digest.encode(), *data])).hexdigest()
+
+    def run(self, name: str, model: NextFrame, work: Callable[[], Run | None], *, seconds: float = 0.0) -> NextFrame:
+        """Let `work` change the model in place; it returns its epochs, if there were any.
+
+        `seconds` is what it took to make the model.
+        """
+        self._digest(name.encode())
         path = None if self.folder is None else self.folder / f"{len(self.done)}_{name.replace(' ', '_')}.safetensors"
         if path is not None and path.exists():
             with safetensors.safe_open(path, framework="pt") as file:
-                phase = Phase(**json.loads(file.metadata()["phase"]))
+                facts = file.metadata()
+                if facts.get("digest") != self.digest:
+                    raise ValueError(
+                        f"{path} is of another run: expected an empty folder, or the same data and settings"
+                    )
+                phase = Phase(**json.loads(facts["phase"]))
             model.load_state_dict(safetensors.torch.load_file(path))
         else:
             run = work() or Run()
             before, after = evaluate(model, self.parts.train), evaluate(model, self.parts.valid)
-            phase = Phase(name, run.trained, run.seconds, before.nats, before.pooled(), after.nats, after.pooled())
+            phase = Phase(
+                name, run.trained, seconds + run.seconds, before.nats, before.pooled(), after.nats, after.pooled()
+            )
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                data = safetensors.torch.save(model.state_dict(), {"phase": json.dumps(asdict(phase))})
+                facts = {"phase": json.dumps(asdict(phase)), "digest": self.digest}
+                data = safetensors.torch.save(model.state_dict(), facts)
                 write_atomically(path.resolve(), data)
+        self._digest(*(value.detach().numpy().tobytes() for value in model.state_dict().values()))
         self.done.append(phase)
         self.report(line_of(phase))
         return model
@@ -97,10 +126,12 @@ def unrolled_then_lmn(
     model with its run. `options` go to :func:`linmem.lmn_from_unrolled`.
     """
     parts, keys = phases.parts, phases.parts.train[0].shape[1]
+    phases.begin(hidden=hidden_size, memory=memory_size, order=order, settings=settings, select=select, **options)
     torch.manual_seed(settings.seed)
     unrolled = NextFrame(linmem.UnrolledRNN(keys, hidden_size, order=order), keys=keys)
     unrolled.start_at_frequencies(parts.train)
     phases.run("train unrolled", unrolled, lambda: keep(unrolled, train(unrolled, parts.train, parts.valid, settings)))
+    start = time.perf_counter()
     layer, readout = linmem.lmn_from_unrolled(
         unrolled.layer,  # type: ignore[arg-type]
         unrolled.readout,
@@ -109,7 +140,7 @@ def unrolled_then_lmn(
         **options,
     )
     lmn = NextFrame(layer, readout)
-    phases.run("make an LMN of it", lmn, lambda: None)
+    phases.run("make an LMN of it", lmn, lambda: None, seconds=time.perf_counter() - start)
     return phases.run(
         "train LMN", lmn, lambda: keep(lmn, train(lmn, parts.train, parts.valid, settings, select=select))
     )
@@ -132,10 +163,13 @@ def grow(
     :func:`linmem.add_memory_module`.
     """
     parts, keys = phases.parts, phases.parts.train[0].shape[1]
+    facts = {"modules": modules, "epochs": epochs, "select": select} | options
+    phases.begin(hidden=hidden_size, memory=memory_size, settings=settings, **facts)
     torch.manual_seed(settings.seed)
     layer: Any = linmem.MultiScaleLMN(keys, hidden_size, num_modules=1, memory_size=memory_size)
     model = NextFrame(layer, keys=keys).start_at_frequencies(parts.train)
-    inputs, targets = [roll[:-1] for roll in parts.train], [roll[1:] for roll in parts.train]
+    rolls = [roll for roll in parts.train if len(roll) > 1]
+    inputs, targets = [roll[:-1] for roll in rolls], [roll[1:] for roll in rolls]
     for module in range(1, modules + 1):
         last = module == modules
         some = settings if last else replace(settings, epochs=epochs, patience=epochs)
@@ -146,10 +180,11 @@ def grow(
             lambda trained=trained, some=some: train(trained, parts.train, parts.valid, some, select=select),  # type: ignore[misc]
         )
         if not last:
+            start = time.perf_counter()
             fit = {"readout_fit": "logistic"} | options
             layer, readout = linmem.add_memory_module(model.layer, model.readout, inputs, targets, **fit)  # type: ignore[arg-type]
             model = NextFrame(layer, readout)
-            phases.run(f"add module {module + 1}", model, lambda: None)
+            phases.run(f"add module {module + 1}", model, lambda: None, seconds=time.perf_counter() - start)
     return model
 
 

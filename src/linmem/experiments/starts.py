@@ -2,9 +2,9 @@
 
     python -m linmem.experiments.starts [--task music|recall] [--forgetting 1] [--seeds 5] [--data FOLDER]
 
-Same optimiser, same stopping rule, same sizes. Every start may train for as many epochs as the longest way takes, its
-detours counted: training the unrolled RNN is part of the start that needs it. Writes starts_<task>.json into the
-folder `--out`.
+Same optimiser, same sizes, and for every start the epoch with the best validation score. The unrolled start stops by
+itself, in both of its trainings; the others train for as many epochs as it took for both together. Writes
+starts_<task>.json into the folder `--out`, after each seed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def compare(parts: Split, sizes: tuple[int, int], settings: Settings, order: int
         return run
 
     model = unrolled_then_lmn(phases, *sizes, settings, order=order, keep=kept, forgetting=forgetting)
-    result = {"unrolled": scores(model, runs[-1], parts) | {"phases": [asdict(phase) for phase in phases.done]}}
+    spent = {"epochs": phases.epochs, "seconds": sum(phase.seconds for phase in phases.done)}
+    result = {"unrolled": scores(model, runs[-1], parts) | spent | {"phases": [asdict(p) for p in phases.done]}}
+    for quantity in QUANTITIES:  # the detour counts
+        result["unrolled"][quantity]["epoch"] += phases.done[0].epochs
     for name in STARTS[:-1]:
         model, run = start(name, parts, sizes, settings, phases.epochs, forgetting)
         result[name] = scores(model, run, parts) | {"epochs": run.trained, "seconds": run.seconds}
@@ -142,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--forgetting", type=float, default=1.0, help="discount of the autoencoders; 1 is the paper's")
     parser.add_argument("--delay", type=int, default=20, help="silent frames in the recall task")
     parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--patience", type=int, default=20, help="epochs without improvement, of the unrolled start")
     parser.add_argument("--out", type=Path, default=Path("results"))
     a = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -149,9 +153,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = []
     for seed in range(a.seeds):
         print(f"seed {seed}", flush=True)
-        settings = Settings(seed=seed, epochs=a.epochs)
+        settings = Settings(seed=seed, epochs=a.epochs, patience=a.patience)
         results.append(compare(parts, (a.hidden, a.memory), settings, a.order, a.forgetting))
+        write(results, a)
     print("\n" + table(results))
+
+
+def write(results: list[dict[str, Any]], a: argparse.Namespace) -> None:
+    """Write what is known after each seed."""
     a.out.mkdir(parents=True, exist_ok=True)
     record = {"arguments": {k: str(v) for k, v in vars(a).items()}, "torch": torch.__version__, "seeds": results}
     path = a.out / f"starts_{a.task}{'' if a.forgetting == 1 else f'_forgetting_{a.forgetting:g}'}.json"

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from linmem.autoencoder import LinearAutoencoder
+from linmem._ranks import check_ranks
+from linmem.autoencoder.sequences import as_sequences
 from linmem.layers import LMN
 from linmem.layers.checks import check_size
+from linmem.pretraining.activations import autoencoder, parts_of
 
 
 @torch.no_grad()
@@ -72,6 +74,7 @@ def rnn_from_autoencoder(
     scale: float = 1.0,
     solver: str = "auto",
     forgetting: float = 1.0,
+    distributed: bool = False,
     batch_first: bool = False,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
@@ -84,12 +87,13 @@ def rnn_from_autoencoder(
     Parameters
     ----------
     sequences
-        The training sequences, in any container of :class:`linmem.LinearAutoencoder`.
+        The training sequences, in any container of :class:`linmem.LinearAutoencoder`, or an iterable of such
+        containers.
     hidden_size
         Units of the memory, and so of the network.
     scale
         Multiplies A, and with it the codes: a small one keeps them where tanh is straight. 1 is as published.
-    solver, forgetting
+    solver, forgetting, distributed
         As in :class:`linmem.LinearAutoencoder`.
     batch_first, device, dtype
         As in :class:`torch.nn.RNN`.
@@ -98,14 +102,17 @@ def rnn_from_autoencoder(
     --------
     >>> sequences = [torch.randn(30, 3) for _ in range(5)]
     >>> rnn = rnn_from_autoencoder(sequences, 8, scale=1e-4, dtype=torch.float64)
-    >>> codes = LinearAutoencoder(8).fit(sequences).transform(sequences)
+    >>> import linmem
+    >>> codes = linmem.LinearAutoencoder(8).fit(sequences).transform(sequences)
     >>> hidden, _ = rnn(sequences[0].double())
     >>> torch.testing.assert_close(hidden / 1e-4, codes[0].double(), atol=1e-5, rtol=1e-5)
     """
     check_size("hidden_size", hidden_size)
     if not 0 < scale < float("inf"):
         raise ValueError(f"scale={scale}: expected a positive number")
-    laes = LinearAutoencoder(hidden_size, solver=solver, forgetting=forgetting, dtype="float64").fit(sequences)
+    check_ranks(distributed)
+    laes = autoencoder(hidden_size, solver, forgetting, distributed)
+    laes.fit([array for part in parts_of(sequences) for array in as_sequences(part, "sequences").arrays])
     rnn = nn.RNN(laes.n_features_in_, hidden_size, batch_first=batch_first, device=device, dtype=dtype)
     start = {"weight_ih_l0": scale * laes.A_, "weight_hh_l0": laes.B_}
     zero = torch.zeros(hidden_size)

@@ -11,15 +11,7 @@ from torch import Tensor
 from linmem._ranks import check_ranks
 from linmem.layers import LMN
 from linmem.layers.checks import check_choice
-from linmem.pretraining.activations import (
-    autoencoder,
-    batches_of,
-    check_input,
-    evaluating,
-    hidden_sequences,
-    padded,
-    unpadded,
-)
+from linmem.pretraining.activations import autoencoder, check_input, hidden_and_inputs
 from linmem.pretraining.readouts import least_squares
 
 Source = Literal["features", "inputs"]
@@ -68,34 +60,20 @@ def encode_memory(
         raise TypeError(f"lmn should be of type linmem.LMN, got: {type(lmn).__name__}")
     check_choice("source", source, ("features", "inputs"))
     check_ranks(distributed)
-    check_input(sequences, lmn)
+    autoencoder(lmn.memory_size, solver, forgetting, distributed)
+    check_input(sequences, lmn, distributed)
     new = copy.deepcopy(lmn)
     for layer in range(new.num_layers):
         for reverse in range(new.num_directions):
             new._parameters_of(layer, bool(reverse))["weight_mh"].zero_()
-        inputs = inputs_of(new, sequences, layer) if source == "inputs" else None
-        for reverse, hidden in enumerate(hidden_sequences(new, sequences, layer)):
-            frames = hidden if inputs is None else inputs[reverse]
-            laes = autoencoder(new.memory_size, solver, forgetting, distributed).fit(frames)
+        read = hidden_and_inputs(new, sequences, layer, inputs=source == "inputs")
+        for reverse, (hidden, inputs) in enumerate(read):
+            laes = autoencoder(new.memory_size, solver, forgetting, distributed).fit(inputs or hidden)
             A = torch.from_numpy(laes.A_)
-            if inputs is not None:
-                A = A @ frame_from_hidden(hidden, frames, distributed).cpu()
+            if inputs:
+                A = A @ frame_from_hidden(hidden, inputs, distributed).cpu()
             new.set_memory_(A, laes.B_, layer=layer, reverse=bool(reverse))
     return new
-
-
-def inputs_of(lmn: LMN, sequences: Any, layer: int) -> list[list[Tensor]]:
-    """Return what one layer of a stack reads, for each direction in the order that it reads it."""
-    rows = []
-    with evaluating(lmn):
-        for batch in batches_of(sequences, lmn):
-            if layer == 0:
-                rows += batch
-                continue
-            x, lengths = padded(batch, lmn)
-            y, _ = lmn._run(x, None, lengths, layer, "memory")
-            rows += [row.clone() for row in unpadded(y, lengths, lmn)]
-    return [rows, [row.flip(0) for row in rows]][: lmn.num_directions]
 
 
 def frame_from_hidden(hidden: list[Tensor], frames: list[Tensor], distributed: bool) -> Tensor:

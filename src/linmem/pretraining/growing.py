@@ -7,11 +7,11 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from linmem._ranks import check_ranks, largest
+from linmem._ranks import check_ranks
 from linmem.layers import LMN, MultiScaleLMN
 from linmem.layers.checks import check_size
 from linmem.layers.parameters import any_parameter
-from linmem.pretraining.activations import autoencoder, batches_of, check_input, hidden_sequences
+from linmem.pretraining.activations import autoencoder, check_input, hidden_sequences
 from linmem.pretraining.readouts import Fit, check_readout, check_targets, fit_readout, like
 
 
@@ -96,14 +96,13 @@ def add_memory_module(
     if period <= periods[-1]:
         raise ValueError(f"period={period}: expected more than {periods[-1]}, the period of the slowest module")
     check_ranks(distributed)
-    check_input(sequences, layer)
-    longest = max(len(x) for batch in batches_of(sequences, layer) for x in batch)
-    longest = int(largest(longest, distributed, readout.weight.device))
+    autoencoder(memory_size, solver, forgetting, distributed)
+    longest = check_input(sequences, layer, distributed)
     if period >= longest:
         raise ValueError(f"period={period}: expected less than {longest}, the length of the longest sequence")
 
     if readout_fit is not None:
-        check_targets(layer, readout, sequences, targets, readout_fit)
+        check_targets(layer, readout, sequences, targets, readout_fit, distributed)
 
     larger = widened(layer, (*sizes, memory_size), (*periods, period))
     for index in range(layer.num_layers):

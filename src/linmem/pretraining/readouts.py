@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
 import torch
+from scipy.sparse import issparse
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from linmem._ranks import agreed, rows_of_all, total
+from linmem._ranks import agreed, first_says, is_first, rows_of_all, together, total
+from linmem.autoencoder.sequences import as_sequences
+from linmem.autoencoder.stack import dense
+from linmem.layers.parameters import any_parameter
 from linmem.layers.recurrent import RecurrentLayer
-from linmem.pretraining.activations import batches_of, is_stream, output_sequences
+from linmem.pretraining.activations import batches_of, is_stream, output_sequences, parts_of
 
 Fit = Literal["least_squares", "logistic"] | Callable[[Tensor, Tensor, nn.Linear], nn.Linear]
 
@@ -29,6 +35,11 @@ def check_readout(readout: nn.Linear, layer: RecurrentLayer) -> None:
         raise ValueError(
             f"readout reads {readout.in_features} features: expected {layer.output_size}, the output_size of the layer"
         )
+    mine, its = readout.weight, any_parameter(layer)
+    if (mine.dtype, mine.device) != (its.dtype, its.device):
+        raise ValueError(
+            f"readout is of {mine.dtype} on {mine.device}: expected {its.dtype} on {its.device}, as the layer"
+        )
 
 
 def like(readout: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -42,22 +53,36 @@ def like(readout: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return new
 
 
-def check_targets(layer: RecurrentLayer, readout: nn.Linear, sequences: Any, targets: Any, fit: Fit) -> None:
+def check_targets(
+    layer: RecurrentLayer, readout: nn.Linear, sequences: Any, targets: Any, fit: Fit, distributed: bool
+) -> None:
     """Refuse targets that a fit could not use, before any work is done for it."""
-    for some_sequences, some_targets in in_pairs(sequences, targets):
-        lengths = [len(x) for batch in batches_of(some_sequences, layer) for x in batch]
-        parts, per_sequence = targets_of(some_targets, lengths, readout.out_features)
-        if fit == "least_squares" and per_sequence:
-            raise ValueError("targets are classes: expected readout_fit='logistic', or numbers for 'least_squares'")
-        if fit == "logistic" and not per_sequence:
-            low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
-            if low < 0 or high > 1:
-                raise ValueError(f"targets go from {low:g} to {high:g}: expected 0 to 1 for a logistic fit")
+    if callable(fit) and distributed:
+        raise ValueError("readout_fit is a function, which would see this process's part: expected a name")
+    with together(distributed, any_parameter(layer).device):
+        for some_sequences, some_targets in in_pairs(sequences, targets):
+            lengths = [len(x) for batch in batches_of(some_sequences, layer) for x in batch]
+            parts, per_sequence = targets_of(some_targets, lengths, readout.out_features)
+            if fit == "least_squares" and per_sequence:
+                raise ValueError("targets are classes: expected readout_fit='logistic', or numbers for 'least_squares'")
+            if fit == "logistic" and not per_sequence:
+                low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
+                if low < 0 or high > 1:
+                    raise ValueError(f"targets go from {low:g} to {high:g}: expected 0 to 1 for a logistic fit")
 
 
-def in_pairs(sequences: Any, targets: Any) -> Iterable[tuple[Any, Any]]:
-    """Return batches of sequences with their targets: one pair, if they do not come as streams."""
-    return zip(sequences, targets, strict=True) if is_stream(sequences) else [(sequences, targets)]
+def in_pairs(sequences: Any, targets: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield batches of sequences with their targets: one pair, if they do not come as streams."""
+    if is_stream(sequences) != is_stream(targets):
+        kinds = ["a stream of batches" if is_stream(x) else "no stream" for x in (sequences, targets)]
+        raise ValueError(f"sequences are {kinds[0]}, targets {kinds[1]}: expected both or neither")
+    nothing = object()
+    for pair in zip_longest(parts_of(sequences), parts_of(targets, "targets"), fillvalue=nothing):
+        if any(part is nothing for part in pair):
+            raise ValueError("targets has another number of batches than sequences: expected as many")
+        some_sequences, some_targets = pair
+        single = as_sequences(some_sequences, "sequences").container == "array"
+        yield some_sequences, [some_targets] if single and getattr(some_targets, "ndim", 0) == 2 else some_targets
 
 
 def fit_readout(
@@ -76,14 +101,25 @@ def fit_readout(
         wanted += parts
     memory, target = torch.cat(codes), torch.cat(wanted).to(codes[0].device)
     if callable(fit):
-        return fit(memory, target, readout)
+        with torch.enable_grad():
+            found = fit(memory.detach(), target, readout)
+        check_readout(found, layer)
+        if found.out_features != readout.out_features:
+            raise ValueError(
+                f"readout_fit returned a readout of {found.out_features} outputs: expected {readout.out_features}"
+            )
+        return found
     find = least_squares if fit == "least_squares" else logistic
     return find(memory, target, readout, distributed)
 
 
 def targets_of(targets: Any, lengths: list[int], outputs: int) -> tuple[list[Tensor], bool]:
     """Return targets as one tensor for each sequence, and whether they are classes of whole sequences."""
-    if isinstance(targets, (np.ndarray, Tensor)) and targets.ndim == 1:
+    if isinstance(targets, (list, tuple)) and targets and all(isinstance(t, Integral) for t in targets):
+        targets = np.asarray(targets)
+    if isinstance(targets, (np.ndarray, Tensor)) and targets.ndim == 1 and targets.dtype != object:
+        if isinstance(targets, np.ndarray) and targets.dtype.kind == "u":  # torch does not compare them
+            targets = targets.astype(np.int64)
         labels = torch.as_tensor(targets)
         if labels.is_floating_point() or len(labels) != len(lengths):
             raise ValueError(
@@ -92,15 +128,18 @@ def targets_of(targets: Any, lengths: list[int], outputs: int) -> tuple[list[Ten
         if not ((labels >= 0) & (labels < outputs)).all():
             raise ValueError(f"targets have classes from {labels.min()} to {labels.max()}: expected 0 to {outputs - 1}")
         return list(torch.split(labels.long(), 1)), True
+    if not hasattr(targets, "__len__") or getattr(targets, "ndim", 1) == 0:
+        raise ValueError(f"targets is a {type(targets).__name__}: expected a list of arrays, or a vector of classes")
     if len(targets) != len(lengths):
         raise ValueError(f"targets has {len(targets)} items: expected one for each of {len(lengths)} sequences")
-    parts = [torch.as_tensor(np.asarray(part) if not isinstance(part, Tensor) else part) for part in targets]
+    arrays = [part if isinstance(part, Tensor) or issparse(part) else np.asarray(part) for part in targets]
+    parts = [dense(array, torch.float64, torch.device("cpu")) for array in arrays]
     for i, (part, length) in enumerate(zip(parts, lengths, strict=True)):
         if part.shape != (length, outputs):
             raise ValueError(f"targets[{i}] has shape {tuple(part.shape)}: expected {(length, outputs)}")
-        if not torch.isfinite(part.double()).all():
+        if not torch.isfinite(part).all():
             raise ValueError(f"targets[{i}] contains NaN or inf: expected finite numbers")
-    return [part.double() for part in parts], False
+    return parts, False
 
 
 def least_squares(memory: Tensor, target: Tensor, readout: nn.Linear, distributed: bool = False) -> nn.Linear:
@@ -114,7 +153,9 @@ def least_squares(memory: Tensor, target: Tensor, readout: nn.Linear, distribute
     if distributed:  # through the orthogonal factor of all rows, as below through that of these
         xy = torch.linalg.qr(rows_of_all(torch.linalg.qr(torch.cat([x, y], 1), mode="r").R, distributed), mode="r").R
         x, y = xy[:, : x.shape[1]], xy[:, x.shape[1] :]
-    w = torch.from_numpy(scipy.linalg.lstsq(x.numpy(force=True), y.numpy(force=True))[0].T.copy()).to(x)
+    # Directions of the memory that are rounding, in its own precision, would get enormous weights.
+    cutoff = float(torch.finfo(memory.dtype).eps ** 0.5)
+    w = torch.from_numpy(scipy.linalg.lstsq(x.numpy(force=True), y.numpy(force=True), cond=cutoff)[0].T.copy()).to(x)
     return like(readout, agreed(w, distributed), None if readout.bias is None else mean_y - w @ mean_x)
 
 
@@ -138,7 +179,7 @@ def logistic(
 
     rows, processes = total(torch.tensor([len(x), 1.0], dtype=torch.float64, device=x.device), distributed).tolist()
 
-    def loss() -> Tensor:
+    def totals() -> Tensor:
         optimizer.zero_grad()
         if y.ndim == 1:
             errors = cross_entropy(new(x), y, reduction="sum")
@@ -151,6 +192,22 @@ def logistic(
             total(parameter.grad, distributed)
         return total(value.detach(), distributed)
 
+    def share_parameters() -> None:
+        for parameter in new.parameters():
+            parameter.data = agreed(parameter.data, distributed)
+
+    def loss() -> Tensor:  # the first process searches, and the others give it their sums as long as it asks for them
+        first_says(True, distributed, x.device)
+        share_parameters()
+        return totals()
+
     with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
+        if is_first(distributed):
+            optimizer.step(loss)  # type: ignore[no-untyped-call]
+            first_says(False, distributed, x.device)
+        else:
+            while first_says(True, distributed, x.device):
+                share_parameters()
+                totals()
+    share_parameters()
     return new

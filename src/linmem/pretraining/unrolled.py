@@ -80,7 +80,8 @@ def lmn_from_unrolled(
     check_choice("decoder", decoder, ("fitted", "powers"))
     check_readout(readout, unrolled)
     check_ranks(distributed)
-    check_input(sequences, unrolled)
+    autoencoder(memory_size, solver, forgetting, distributed)
+    check_input(sequences, unrolled, distributed)
     weight, tape = any_parameter(unrolled), unrolled.output == "tape"
     lmn = LMN(
         unrolled.input_size,
