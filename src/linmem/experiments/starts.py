@@ -162,7 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def write(results: list[dict[str, Any]], a: argparse.Namespace) -> None:
     """Write what is known after each seed."""
     a.out.mkdir(parents=True, exist_ok=True)
-    record = {"arguments": {k: str(v) for k, v in vars(a).items()}, "torch": torch.__version__, "seeds": results}
+    arguments = {name: value for name, value in vars(a).items() if name not in ("data", "out")}
+    record = {"arguments": arguments, "torch": torch.__version__, "seeds": results}
     path = a.out / f"starts_{a.task}{'' if a.forgetting == 1 else f'_forgetting_{a.forgetting:g}'}.json"
     write_atomically(path.resolve(), json.dumps(record, indent=1).encode())
     print(f"written: {path}")

@@ -394,6 +394,12 @@ class RecurrentLayer(nn.Module):
         names = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
         return {name: getattr(self, name) for name in (*names, "output", "learn_initial_state")}
 
+    def _common_arguments(self) -> dict[str, Any]:
+        """What a layer of another kind needs to be as large, on the same device and of the same precision."""
+        weight, arguments = any_parameter(self), RecurrentLayer._arguments(self)
+        del arguments["output"]
+        return arguments | {"device": weight.device, "dtype": weight.dtype}
+
     def _to_saved(self) -> Saved:
         return Saved(dict(self.state_dict()), self._arguments(), {})
 

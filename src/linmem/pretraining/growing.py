@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from linmem._ranks import check_ranks
 from linmem.layers import LMN, MultiScaleLMN
 from linmem.layers.checks import check_size
-from linmem.layers.parameters import any_parameter
 from linmem.pretraining.activations import autoencoder, check_input, hidden_sequences
 from linmem.pretraining.readouts import Fit, check_readout, check_targets, fit_readout, like
 
@@ -119,22 +118,12 @@ def add_memory_module(
 
 def widened(layer: LMN | MultiScaleLMN, sizes: tuple[int, ...], periods: tuple[int, ...]) -> MultiScaleLMN:
     """Return the layer with one more module that nobody hears and that hears nobody."""
-    weight = any_parameter(layer)
     larger = MultiScaleLMN(
-        layer.input_size,
-        layer.hidden_size,
-        layer.num_layers,
-        layer.bias,
-        layer.batch_first,
-        layer.dropout,
-        layer.bidirectional,
+        **layer._common_arguments(),
         memory_size=sizes,
         periods=periods,
         connections=layer.layout.connections if isinstance(layer, MultiScaleLMN) else "slow_to_fast",
         nonlinearity=layer.nonlinearity,
-        learn_initial_state=layer.learn_initial_state,
-        device=weight.device,
-        dtype=weight.dtype,
     )
     for index in range(layer.num_layers):
         for reverse in range(layer.num_directions):

@@ -84,19 +84,10 @@ def lmn_from_unrolled(
     check_input(sequences, unrolled, distributed)
     weight, tape = any_parameter(unrolled), unrolled.output == "tape"
     lmn = LMN(
-        unrolled.input_size,
-        unrolled.hidden_size,
-        unrolled.num_layers,
-        unrolled.bias,
-        unrolled.batch_first,
-        unrolled.dropout,
-        unrolled.bidirectional,
+        **unrolled._common_arguments(),
         memory_size=memory_size,
         output="memory" if tape else "hidden",
         nonlinearity=unrolled.nonlinearity,
-        learn_initial_state=unrolled.learn_initial_state,
-        device=weight.device,
-        dtype=weight.dtype,
     )
     below: Tensor | None = None  # from the memories of the layer below to its tapes
     for layer in range(unrolled.num_layers):
