@@ -1,6 +1,6 @@
 """linmem's layers against torch's on a CPU: forward, training step, single step, memory.
 
-    python benchmarks/layers.py [--out FOLDER] [--part lmn|multiscale|stream|memory|all] [--threads 1 2] [--rounds 15]
+    python benchmarks/layers.py [--out FOLDER] [--part PART] [--threads 1 2] [--rounds 15]
 
 Rivals run in one process in turns, round after round; figures are medians, and what counts are ratios. "=P" has as
 many parameters as the layer of linmem, "=width" an output as wide. A training step is a forward and a backward pass to
@@ -41,6 +41,8 @@ LMN_SHAPES = [
 ]
 # T, B, N_x, N_h, modules, units of each
 MULTISCALE_SHAPES = [(300, 1, 1, 1, 9, 4), (97, 25, 13, 25, 7, 25), (1000, 16, 88, 100, 9, 50)]
+# T, B, N_x, N_m
+LINEAR_SHAPES = [(128, 16, 88, 250), (1000, 16, 88, 250), (16000, 1, 88, 100)]
 PASSES = ("forward", "training")
 LSTM = "nn.LSTM =P"
 
@@ -207,6 +209,40 @@ def multiscale(rounds, threads):
     return {"threads": threads, "rows": rows}
 
 
+class WithReadout(nn.Module):
+    """A layer and a linear readout of 88 outputs, so that there is something to train where the layer is frozen."""
+
+    def __init__(self, layer, width):
+        super().__init__()
+        self.layer, self.readout = layer, nn.Linear(width, 88)
+
+    def forward(self, x):
+        return self.readout(self.layer(x)[0]), None
+
+
+def linear(rounds, threads):
+    """A linear memory, trained and frozen, each with a readout."""
+    print(f"\nLinearMemory, with a readout, threads: {threads}; how much longer the others take")
+    rows = []
+    for T, B, N_x, N_m in LINEAR_SHAPES:
+        layer, frozen = (linmem.LinearMemory(N_x, N_m, trainable=trainable) for trainable in (True, False))
+        peer = as_large(nn.LSTM, N_x, count(layer))
+        gru = as_large(nn.GRU, N_x, count(layer))
+        layers = {
+            "LinearMemory": WithReadout(layer, N_m),
+            "frozen": WithReadout(frozen, N_m),
+            LSTM: WithReadout(peer, peer.hidden_size),
+            "nn.GRU =P": WithReadout(gru, gru.hidden_size),
+        }
+        times = race(layers, torch.randn(T, B, N_x), rounds)
+        shape = f"{T},{B},{N_x},{N_m}"
+        print_ratios(shape, times, "LinearMemory")
+        against = times["training"][LSTM] / times["training"]["frozen"]
+        print(f"  a training step of {LSTM} takes {against:.2f}x that of the frozen memory")
+        rows.append({"shape": shape, "seconds": times})
+    return {"threads": threads, "rows": rows}
+
+
 def stream(rounds):
     """One step of one sequence, as a module is called."""
     size, x = 100, torch.randn(1, 1, 100)
@@ -315,7 +351,7 @@ def with_avx2_only(rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--part", default="all", help="lmn, multiscale, stream, memory or all (default)")
+    parser.add_argument("--part", default="all", help="lmn, multiscale, linear, stream, memory or all (default)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
@@ -330,7 +366,7 @@ def main():
     print(record["machine"])
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        for name, run in {"lmn": lmn, "multiscale": multiscale}.items():
+        for name, run in {"lmn": lmn, "multiscale": multiscale, "linear": linear}.items():
             if part in (name, "all"):
                 record.setdefault(name, []).append(run(rounds, threads))
     torch.set_num_threads(1)
