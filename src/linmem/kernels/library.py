@@ -20,7 +20,7 @@ LEVELS = ("portable", "neon", "avx2", "avx512")
 """From the most modest on; ``neon`` is for arm64, the two after it are for x86-64."""
 
 
-CALLS = 1
+CALLS = 2
 """How calls are laid out in memory, counted up with every change; the library was built for one of them."""
 
 
@@ -99,6 +99,8 @@ def folders() -> tuple[Path, ...]:
 def load(level: str) -> ctypes.CDLL:
     """Load the library of a level, and let it run in torch's threads."""
     library = ctypes.CDLL(str(find(level)))
+    if library.linmem_calls() != CALLS:
+        return library  # built from other sources: :func:`choose` will not have it
     try:
         # Looked up through what torch has loaded already, whatever its runtime is called there.
         torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

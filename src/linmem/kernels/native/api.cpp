@@ -22,7 +22,7 @@ template <class Run> int guarded(Run run) noexcept {
 using namespace linmem;
 
 // How calls are laid out in memory: counted up, here and in kernels/library.py, with every change of a structure.
-LINMEM_EXPORT int linmem_calls() { return 1; }
+LINMEM_EXPORT int linmem_calls() { return 2; }
 
 // Run in the threads of this runtime from now on.
 LINMEM_EXPORT void linmem_use_threads_of(Parallel runtime) { parallel = runtime; }
