@@ -42,6 +42,20 @@ def data_folder() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="session")
+def outcome() -> Callable[[Callable[[Path], object], Path], str]:
+    """``outcome(read, path)``: the error's sentence, or the file's name if it was read; other errors go through."""
+
+    def outcome(read: Callable[[Path], object], path: Path) -> str:
+        try:
+            read(path)
+        except ValueError as error:
+            return str(error)
+        return path.name
+
+    return outcome
+
+
 @pytest.fixture
 def nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Neither data nor a cache, but an empty folder in their place; return the future cache."""

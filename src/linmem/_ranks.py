@@ -70,7 +70,7 @@ def together(distributed: bool, device: torch.device) -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
-    except Exception as refused:
+    except Exception as refused:  # whatever it is, the other processes must hear of it before it is raised
         if not distributed:
             raise
         error = refused
@@ -83,6 +83,8 @@ def together(distributed: bool, device: torch.device) -> Iterator[None]:
 
 def check_same(what: str, number: float, distributed: bool, device: torch.device) -> None:
     """Refuse a number that is not the same in all processes."""
+    if not distributed:
+        return
     high, low = largest(number, distributed, device), -largest(-number, distributed, device)
     if high != low:
         raise ValueError(f"{what} differs between processes: expected the same in all, got {low:g} to {high:g}")

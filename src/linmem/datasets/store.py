@@ -96,10 +96,9 @@ def find(
         if found is None:
             raise FileNotFoundError(f"path={str(path)!r}: expected a file, or a folder with {wanted}")
         return found
-    folders = [Path(os.environ["LINMEM_DATA"])] if os.environ.get("LINMEM_DATA") else []
-    for folder in folders:
-        if (found := _first(folder, kind, names)) is not None:
-            return found
+    named = os.environ.get("LINMEM_DATA")
+    if named and (found := _first(Path(named), kind, names)) is not None:
+        return found
     folder = cache_folder()
     if (found := _first(folder, kind, names)) is not None:
         return found
@@ -108,11 +107,16 @@ def find(
         try:
             return _download(mirror, folder / kind)
         except Exception as error:  # whatever stands between this machine and a mirror, the next may answer
-            failures.append(f"{mirror.url}: {' '.join(str(error).split())[:200]}")
+            failures.append(f"{mirror.url}: {in_short(error)}")
     tried = f" (downloads failed: {'; '.join(failures)})" if failures else ""
     raise FileNotFoundError(
         f"{wanted} was not found: put it into {folder / kind}, or into a folder named by LINMEM_DATA{tried}"
     )
+
+
+def in_short(error: Exception) -> str:
+    """Return what an error says, on one line and of a length to be read."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _first(folder: Path, kind: str, names: Iterable[str]) -> Path | None:
@@ -172,8 +176,7 @@ def unpack(archive: Path, target: Path) -> None:
             return
         if str(error).startswith(str(archive)):
             raise
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"{archive}: expected an intact tar or zip archive ({reason})") from None
+        raise ValueError(f"{archive}: expected an intact tar or zip archive ({in_short(error)})") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -307,5 +310,5 @@ def read_arrays(path: Path, names: Iterable[str], most_bytes: int) -> dict[str, 
             if not isinstance(array, np.ndarray):
                 raise ValueError(f"{name} is no array")
     except Exception as error:  # there is no end to what damaged files make zipfile and NumPy raise
-        raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from None
+        raise ValueError(in_short(error)) from None
     return arrays

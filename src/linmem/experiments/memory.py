@@ -147,12 +147,12 @@ def made_of_unrolled(model: Any, parts: Split, sizes: Iterable[int], lags: int =
     (hidden,) = hidden_sequences(model.layer, list(parts.train), 0)
     exact = LinearAutoencoder(max(sizes), solver="exact", dtype="float64").fit(hidden)
     held = np.cumsum(exact.singular_values_**2) * exact.energy_ / np.sum(exact.singular_values_**2)
+    starts = [h.numpy()[:lags] for h in hidden if len(h) >= lags]
     rows = []
     for size in sizes:
         layer, readout = lmn_from_unrolled(model.layer, model.readout, list(parts.train), size)
         laes = LinearAutoencoder(size, dtype="float64").fit(hidden)
         scores = [evaluate(NextFrame(layer, readout), rolls) for rolls in (parts.train, parts.valid)]
-        starts = [h.numpy()[:lags] for h in hidden if len(h) >= lags]
         rows.append(
             Made(
                 size,

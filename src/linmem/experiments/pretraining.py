@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 import linmem
 from linmem.datasets.piano_rolls import Split
-from linmem.experiments.training import Epoch, NextFrame, Quantity, Run, Settings, evaluate, train
+from linmem.experiments.training import NextFrame, Quantity, Run, Settings, evaluate, train
 from linmem.files import write_atomically
 
 
@@ -77,10 +78,9 @@ class Phases:
             model.load_state_dict(safetensors.torch.load_file(path))
         else:
             run = work() or Run()
-            before, after = evaluate(model, self.parts.train), evaluate(model, self.parts.valid)
-            phase = Phase(
-                name, run.trained, seconds + run.seconds, before.nats, before.pooled(), after.nats, after.pooled()
-            )
+            on_train, on_valid = evaluate(model, self.parts.train), evaluate(model, self.parts.valid)
+            figures = (on_train.nats, on_train.pooled(), on_valid.nats, on_valid.pooled())
+            phase = Phase(name, run.trained, seconds + run.seconds, *figures)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 facts = {"phase": json.dumps(asdict(phase)), "digest": self.digest}
@@ -173,12 +173,8 @@ def grow(
     for module in range(1, modules + 1):
         last = module == modules
         some = settings if last else replace(settings, epochs=epochs, patience=epochs)
-        trained = model
-        phases.run(
-            f"train {module} module{'s' * (module > 1)}",
-            trained,
-            lambda trained=trained, some=some: train(trained, parts.train, parts.valid, some, select=select),  # type: ignore[misc]
-        )
+        work = partial(train, model, parts.train, parts.valid, some, select=select)
+        phases.run(f"train {module} module{'s' * (module > 1)}", model, work)
         if not last:
             start = time.perf_counter()
             fit = {"readout_fit": "logistic"} | options
@@ -186,14 +182,6 @@ def grow(
             model = NextFrame(layer, readout)
             phases.run(f"add module {module + 1}", model, lambda: None, seconds=time.perf_counter() - start)
     return model
-
-
-def show(epoch: Epoch) -> None:
-    """Print an epoch."""
-    print(
-        f"  {epoch.number:4d}  train {epoch.train_nats:.3f}  valid {epoch.valid_nats:.3f} nats, "
-        f"{100 * epoch.valid_accuracy:.2f} %  {epoch.seconds:.2f} s"
-    )
 
 
 def table(phases: Sequence[Phase]) -> str:

@@ -13,17 +13,11 @@ from linmem import kernels
 from linmem.autoencoder import LinearAutoencoder
 from linmem.kernels import Connections, Modules, Output, Prepared
 from linmem.layers.cell import RecurrentCell
-from linmem.layers.checks import check_bool, check_choice, check_size
+from linmem.layers.checks import check_bool
 from linmem.layers.clocks import make_modules, modules_repr
 from linmem.layers.equations import Equations
-from linmem.layers.initial import (
-    autoencoder_memory,
-    contract_,
-    legendre_memory,
-    orthogonal_memory,
-    uniform_,
-)
-from linmem.layers.lmn import INITS, install_
+from linmem.layers.initial import contract_, uniform_
+from linmem.layers.lmn import check_memory_options, designed_memory, install_
 from linmem.layers.parameters import Parameters
 from linmem.layers.recurrent import RecurrentLayer
 
@@ -69,17 +63,12 @@ class _LinearEquations(Equations):
         packed.zero_()
         encoders = torch.split_with_sizes(p["weight_xm"], self.modules.sizes)
         for encoder, block in zip(encoders, self.modules.diagonal(packed), strict=True):
-            encode, carry = self.designed(*encoder.shape)
+            memory_size, input_size = encoder.shape
+            channels = min(input_size, memory_size)
+            features = torch.eye(input_size)
+            encode, carry = designed_memory(self.init, features, input_size, memory_size, self.window, channels)
             encoder.copy_(encode)
             block.copy_(carry)
-
-    def designed(self, memory_size: int, input_size: int) -> tuple[Tensor, Tensor]:
-        """Return W^xm and W^mm of a memory that is designed rather than drawn weight by weight."""
-        if self.init == "orthogonal":
-            return orthogonal_memory(input_size, memory_size)
-        if self.init == "legendre":
-            return legendre_memory(input_size, memory_size, self.window, channels=min(input_size, memory_size))
-        return autoencoder_memory(torch.eye(input_size), memory_size, self.window)
 
     def transition(self, p: Parameters) -> Tensor:
         return self.modules.dense(p["weight_mm"].view(-1))
@@ -159,10 +148,8 @@ class LinearMemory(RecurrentLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         modules = make_modules("memory_size", memory_size, num_modules, periods, connections)
-        check_choice("init", init, INITS)
+        check_memory_options("memory", init, "identity", window)
         check_bool("trainable", trainable)
-        if window is not None:
-            check_size("window", window)
         super().__init__(
             _LinearEquations(modules, init, window),
             input_size,
@@ -284,6 +271,6 @@ class LinearMemoryCell(RecurrentCell):
         dtype: torch.dtype | None = None,
     ) -> None:
         modules = make_modules("memory_size", memory_size, num_modules, periods, connections)
-        check_choice("init", init, INITS)
+        check_memory_options("memory", init, "identity", window)
         equations = _LinearEquations(modules, init, window)
         super().__init__(equations, input_size, modules.width, bias, device=device, dtype=dtype)

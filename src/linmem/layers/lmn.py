@@ -105,13 +105,13 @@ def initialize_functional_part(p: Parameters) -> None:
 
 
 def designed_memory(
-    init: str, w_xh: Tensor, hidden_size: int, memory_size: int, window: int | None
+    init: str, w_xh: Tensor, hidden_size: int, memory_size: int, window: int | None, channels: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """W^hm and W^mm of a memory that is designed rather than drawn weight by weight."""
+    """W^hm and W^mm of a memory that is designed rather than drawn weight by weight; `channels` are Legendre's."""
     if init == "orthogonal":
         return orthogonal_memory(hidden_size, memory_size)
     if init == "legendre":
-        return legendre_memory(hidden_size, memory_size, window)
+        return legendre_memory(hidden_size, memory_size, window, channels)
     return autoencoder_memory(w_xh, memory_size, window)
 
 

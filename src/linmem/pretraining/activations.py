@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from linmem._ranks import check_same, largest, together
+from linmem._ranks import check_ranks, check_same, largest, together
 from linmem.autoencoder import LinearAutoencoder
 from linmem.autoencoder.sequences import as_sequences, check_finite
 from linmem.autoencoder.stack import dense
@@ -27,7 +27,8 @@ BATCH_FRAMES = 65_536
 
 
 def autoencoder(memory_size: int, solver: str, forgetting: float, distributed: bool) -> LinearAutoencoder:
-    """Return what will encode activations, in float64: they may be close to full rank. Its parameters are checked."""
+    """Return what will encode activations, in float64: they may be close to full rank. What it is told is checked."""
+    check_ranks(distributed)
     laes = LinearAutoencoder(
         memory_size, solver=solver, forgetting=forgetting, dtype="float64", distributed=distributed
     )
@@ -72,11 +73,12 @@ def batches_of(sequences: Any, layer: nn.Module) -> Iterator[list[Tensor]]:
     weight = any_parameter(layer)
     for part in parts_of(sequences):
         batch: list[Tensor] = []
+        longest = 0
         for array in as_sequences(part, "sequences").arrays:
-            longest = max([len(x) for x in batch] + [array.shape[0]])
+            longest = max(longest, array.shape[0])
             if batch and (len(batch) + 1) * longest > BATCH_FRAMES:
                 yield batch
-                batch = []
+                batch, longest = [], array.shape[0]
             batch.append(dense(array, weight.dtype, weight.device))
         yield batch
 
@@ -94,8 +96,9 @@ def check_input(sequences: Any, layer: RecurrentLayer, distributed: bool = False
                     f"sequences have {width} features: expected {layer.input_size}, the input_size of the layer"
                 )
             longest = max(longest, *(array.shape[0] for array in known.arrays))
-    sums = [float(p.detach().double().abs().sum()) for p in layer.parameters()]
-    check_same("the layer's weights", sum(sums), distributed, device)
+    if distributed:
+        sums = [float(p.detach().double().abs().sum()) for p in layer.parameters()]
+        check_same("the layer's weights", sum(sums), distributed, device)
     return int(largest(longest, distributed, device))
 
 

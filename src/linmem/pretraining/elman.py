@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from linmem._ranks import check_ranks
 from linmem.autoencoder.sequences import as_sequences
 from linmem.layers import LMN
 from linmem.layers.checks import check_size
@@ -110,7 +109,6 @@ def rnn_from_autoencoder(
     check_size("hidden_size", hidden_size)
     if not 0 < scale < float("inf"):
         raise ValueError(f"scale={scale}: expected a positive number")
-    check_ranks(distributed)
     laes = autoencoder(hidden_size, solver, forgetting, distributed)
     laes.fit([array for part in parts_of(sequences) for array in as_sequences(part, "sequences").arrays])
     rnn = nn.RNN(laes.n_features_in_, hidden_size, batch_first=batch_first, device=device, dtype=dtype)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from linmem._ranks import check_ranks
 from linmem.layers import LMN
 from linmem.layers.checks import check_choice
 from linmem.pretraining.activations import autoencoder, check_input, hidden_and_inputs
@@ -59,7 +58,6 @@ def encode_memory(
     if not isinstance(lmn, LMN):
         raise TypeError(f"lmn should be of type linmem.LMN, got: {type(lmn).__name__}")
     check_choice("source", source, ("features", "inputs"))
-    check_ranks(distributed)
     autoencoder(lmn.memory_size, solver, forgetting, distributed)
     check_input(sequences, lmn, distributed)
     new = copy.deepcopy(lmn)

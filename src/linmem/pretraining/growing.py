@@ -7,7 +7,6 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from linmem._ranks import check_ranks
 from linmem.layers import LMN, MultiScaleLMN
 from linmem.layers.checks import check_size
 from linmem.pretraining.activations import autoencoder, check_input, hidden_sequences
@@ -94,7 +93,6 @@ def add_memory_module(
     check_size("period", period)
     if period <= periods[-1]:
         raise ValueError(f"period={period}: expected more than {periods[-1]}, the period of the slowest module")
-    check_ranks(distributed)
     autoencoder(memory_size, solver, forgetting, distributed)
     longest = check_input(sequences, layer, distributed)
     if period >= longest:

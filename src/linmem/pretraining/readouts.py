@@ -19,7 +19,7 @@ from linmem.autoencoder.sequences import as_sequences
 from linmem.autoencoder.stack import dense
 from linmem.layers.parameters import any_parameter
 from linmem.layers.recurrent import RecurrentLayer
-from linmem.pretraining.activations import batches_of, is_stream, output_sequences, parts_of
+from linmem.pretraining.activations import is_stream, output_sequences, parts_of
 
 Fit = Literal["least_squares", "logistic"] | Callable[[Tensor, Tensor, nn.Linear], nn.Linear]
 
@@ -61,7 +61,7 @@ def check_targets(
         raise ValueError("readout_fit is a function, which would see this process's part: expected a name")
     with together(distributed, any_parameter(layer).device):
         for some_sequences, some_targets in in_pairs(sequences, targets):
-            lengths = [len(x) for batch in batches_of(some_sequences, layer) for x in batch]
+            lengths = [array.shape[0] for array in as_sequences(some_sequences, "sequences").arrays]
             parts, per_sequence = targets_of(some_targets, lengths, readout.out_features)
             if fit == "least_squares" and per_sequence:
                 raise ValueError("targets are classes: expected readout_fit='logistic', or numbers for 'least_squares'")

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linmem._ranks import check_ranks
 from linmem.layers import LMN, UnrolledRNN
 from linmem.layers.checks import check_choice, check_size
 from linmem.layers.parameters import any_parameter
@@ -79,7 +78,6 @@ def lmn_from_unrolled(
     check_size("memory_size", memory_size)
     check_choice("decoder", decoder, ("fitted", "powers"))
     check_readout(readout, unrolled)
-    check_ranks(distributed)
     autoencoder(memory_size, solver, forgetting, distributed)
     check_input(sequences, unrolled, distributed)
     weight, tape = any_parameter(unrolled), unrolled.output == "tape"
