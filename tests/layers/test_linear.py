@@ -128,3 +128,67 @@ def test_wrong_autoencoders_are_refused():
         linmem.LinearMemory.from_autoencoder(LinearAutoencoder(3))
     with pytest.raises(TypeError, match="trainable should be of type bool"):
         linmem.LinearMemory(3, 4, trainable=1)
+
+
+# ------------------------------------------------------------------------------- several memories side by side
+
+
+def some_sequences(lengths=(40, 25, 31), features=3):
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((n, features)) for n in lengths]
+
+
+def test_memories_side_by_side_are_the_autoencoders_each_by_itself():
+    """Also those that share a clock, and those of slower clocks, whose codes are held in between."""
+    x = some_sequences((40,))[0]
+    discounts, periods = [0.7, 0.9, 0.8], [4, 1, 1]
+    several = [
+        LinearAutoencoder(5 + k, forgetting=d).fit(x[::p])
+        for k, (d, p) in enumerate(zip(discounts, periods, strict=True))
+    ]
+    memory = linmem.LinearMemory.from_autoencoder(several, periods=periods, dtype=torch.float64)
+    assert memory.layout.sizes == (6 + 7, 5)
+    assert memory.layout.periods == (1, 4)
+    codes, _ = memory(torch.from_numpy(x)[:, None])
+    held = np.repeat(several[0].transform(x[::4]), 4, axis=0)[: len(x)]
+    expected = np.concatenate([several[1].transform(x), several[2].transform(x), held], axis=1)
+    np.testing.assert_allclose(codes[:, 0], expected, atol=1e-12)
+
+
+def test_centred_memories_side_by_side_know_their_own_means():
+    x = some_sequences((40,))[0] + 5
+    several = [LinearAutoencoder(4, center=center).fit(x) for center in (True, False)]
+    memory = linmem.LinearMemory.from_autoencoder(several, dtype=torch.float64)
+    codes, _ = memory(torch.from_numpy(x)[:, None])
+    expected = np.concatenate([laes.transform(x) for laes in several], axis=1)
+    np.testing.assert_allclose(codes[:, 0], expected, atol=1e-10)
+
+
+def test_fit_gives_one_memory_for_each_pair_and_all_units():
+    sequences = some_sequences()
+    memory = linmem.LinearMemory.fit(sequences, 30, forgetting=[0.5, 0.9], periods=[1, 3])
+    assert sum(memory.layout.sizes) == 30
+    assert memory.layout.periods == (1, 3)
+    assert not any(p.requires_grad for p in memory.parameters())
+    one = linmem.LinearMemory.fit(sequences, 7, forgetting=0.9, dtype=torch.float64)
+    laes = LinearAutoencoder(7, forgetting=0.9).fit(sequences)
+    np.testing.assert_allclose(one(torch.from_numpy(sequences[0]))[0], laes.transform(sequences[0]), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"forgetting": [0.5, 0.9], "periods": [1, 2, 3]}, "forgetting has 2 items and periods 3"),
+        ({"forgetting": [0.5, 1.5]}, "forgetting=1.5: expected"),
+        ({"periods": [1, 0]}, r"periods=\(1, 0\): expected integers of at least 1"),
+        ({"forgetting": [0.5] * 31}, "n_components=30: expected at least 31, one for each memory"),
+    ],
+)
+def test_memories_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        linmem.LinearMemory.fit(some_sequences(), 30, **arguments)
+
+
+def test_more_units_than_the_data_needs_are_said_to_stay_zero():
+    with pytest.warns(UserWarning, match="n_components=40 is more than the data needs: 35 units stay zero"):
+        linmem.LinearMemory.fit([np.eye(5) * 3 + np.arange(5)], 40, forgetting=[1.0], periods=[1])

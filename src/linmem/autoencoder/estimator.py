@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import reprlib
 import warnings
@@ -331,6 +332,36 @@ class LinearAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 )
             new = new + m.to(x.device) @ self._tensor(self.B_, m).T
         return new if isinstance(frame, Tensor) else new.numpy(force=True)
+
+    # ------------------------------------------------------------------------------------------------- smaller
+
+    def truncated(self, n_components: int) -> LinearAutoencoder:
+        """Return the fitted autoencoder with its first units only, which hold the most.
+
+        They do not depend on the others, so with the solver `exact` this is what a smaller fit would give.
+
+        Parameters
+        ----------
+        n_components : int
+
+        Examples
+        --------
+        >>> x = np.random.default_rng(0).standard_normal((30, 3))
+        >>> large, small = (LinearAutoencoder(p, solver="exact").fit(x) for p in (20, 5))
+        >>> bool(np.abs(large.truncated(5).transform(x) - small.transform(x)).max() < 1e-10)
+        True
+        """
+        check_is_fitted(self)
+        _check_integer("n_components", n_components, 1)
+        if n_components > self._p:
+            raise ValueError(f"n_components={n_components}: expected at most {self._p}, which were fitted")
+        small: LinearAutoencoder = copy.copy(self).set_params(n_components=int(n_components))
+        small.A_ = self.A_[:n_components].copy()
+        small.B_ = self.B_[:n_components, :n_components].copy()
+        small.singular_values_ = self.singular_values_[:n_components].copy()
+        held, all_held = (float(np.square(s).sum()) for s in (small.singular_values_, self.singular_values_))
+        small.energy_ = self.energy_ * held / all_held if all_held else 1.0
+        return small
 
     # ------------------------------------------------------------------------------------------------ scoring
 

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
+from scipy.linalg import block_diag
 from torch import Tensor
 
 from linmem import kernels
 from linmem.autoencoder import LinearAutoencoder
+from linmem.autoencoder.side_by_side import side_by_side
 from linmem.kernels import Connections, Modules, Output, Prepared
 from linmem.layers.cell import RecurrentCell
-from linmem.layers.checks import check_bool
+from linmem.layers.checks import check_bool, check_size
 from linmem.layers.clocks import make_modules, modules_repr
 from linmem.layers.equations import Equations
 from linmem.layers.initial import contract_, uniform_
@@ -173,16 +176,80 @@ class LinearMemory(RecurrentLayer):
         self.requires_grad_(trainable)
 
     @classmethod
-    def from_autoencoder(
+    def fit(
         cls,
-        autoencoder: LinearAutoencoder,
+        sequences: Any,
+        memory_size: int,
         *,
+        forgetting: float | list[float] | tuple[float, ...] = 1.0,
+        periods: int | list[int] | tuple[int, ...] = 1,
+        solver: str = "auto",
         trainable: bool = False,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Self:
-        """Return the memory of a fitted autoencoder; its output is what `transform` returns.
+        """Return the memory that encodes these sequences, in closed form; or several memories side by side.
+
+        Parameters
+        ----------
+        sequences
+            In any container of :class:`linmem.LinearAutoencoder`.
+        memory_size
+            Units, of all memories together. They are divided by energy: each goes where it holds the largest share.
+        forgetting
+            The discount λ of the past per step; or one for each memory.
+        periods
+            A memory of period k takes every k-th frame, and keeps its state in between; one for each memory, or for
+            all.
+        solver
+            As in :class:`linmem.LinearAutoencoder`.
+        trainable, batch_first, device, dtype
+            As for the class.
+
+        Examples
+        --------
+        The recent past in detail, and a longer one with a slow clock:
+
+        >>> rolls = [torch.rand(100, 8) < 0.3 for _ in range(5)]
+        >>> memory = LinearMemory.fit(rolls, 40, forgetting=[0.8, 0.95], periods=[1, 4], batch_first=True)
+        >>> codes, (state, clock) = memory(rolls[0].float()[None])
+        >>> codes.shape
+        torch.Size([1, 100, 40])
+        """
+        check_size("memory_size", memory_size)
+        discounts = list(forgetting) if isinstance(forgetting, (list, tuple)) else [forgetting]
+        clocks = list(periods) if isinstance(periods, (list, tuple)) else [periods]
+        count = max(len(discounts), len(clocks))
+        discounts = discounts * count if len(discounts) == 1 else discounts
+        clocks = clocks * count if len(clocks) == 1 else clocks
+        fitted = side_by_side(sequences, memory_size, discounts, clocks, solver=solver)
+        return cls.from_autoencoder(
+            fitted, periods=clocks, trainable=trainable, batch_first=batch_first, device=device, dtype=dtype
+        )
+
+    @classmethod
+    def from_autoencoder(
+        cls,
+        autoencoder: LinearAutoencoder | list[LinearAutoencoder] | tuple[LinearAutoencoder, ...],
+        *,
+        periods: int | list[int] | tuple[int, ...] = 1,
+        trainable: bool = False,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Return the memory of a fitted autoencoder, whose output is what `transform` returns; or of several.
+
+        Parameters
+        ----------
+        autoencoder
+            One, or several of the same features, whose memories lie side by side, those of the shortest period first.
+        periods
+            The period of each, in steps: an autoencoder of period k sees every k-th frame, as it should have been
+            fitted.
+        trainable, batch_first, device, dtype
+            As for the class.
 
         Examples
         --------
@@ -192,28 +259,32 @@ class LinearMemory(RecurrentLayer):
         >>> codes, _ = memory(sequences[0][:, None])
         >>> torch.testing.assert_close(codes[:, 0], laes.transform(sequences[0]), atol=1e-5, rtol=1e-5)
         """
-        if not isinstance(autoencoder, LinearAutoencoder):
-            raise TypeError(
-                f"autoencoder should be of type linmem.LinearAutoencoder, got: {type(autoencoder).__name__}"
-            )
-        if not hasattr(autoencoder, "A_"):
-            raise ValueError("autoencoder is not fitted: expected a call of fit before")
-        A, mean = autoencoder.A_, autoencoder.mean_
+        several = list(autoencoder) if isinstance(autoencoder, (list, tuple)) else [autoencoder]
+        clocks = list(periods) if isinstance(periods, (list, tuple)) else [periods] * len(several)
+        _check_fitted(several, clocks)
+        together: dict[int, list[LinearAutoencoder]] = {period: [] for period in sorted(clocks)}
+        for laes, period in zip(several, clocks, strict=True):
+            together[period].append(laes)
+        ordered = [laes for group in together.values() for laes in group]
         layer = cls(
-            autoencoder.n_features_in_,
-            len(A),
-            bias=mean is not None,
+            ordered[0].n_features_in_,
+            [sum(len(laes.A_) for laes in group) for group in together.values()],
+            periods=list(together),
+            bias=any(laes.mean_ is not None for laes in ordered),
             batch_first=batch_first,
             trainable=trainable,
             device=device,
             dtype=dtype,
         )
+        offsets = [np.zeros(len(laes.A_)) if laes.mean_ is None else -laes.A_ @ laes.mean_ for laes in ordered]
         with torch.no_grad():
             p = layer._parameters_of(0)
-            install_(p["weight_xm"], A, "A_")
-            install_(p["weight_mm"], autoencoder.B_, "B_")
-            if mean is not None:
-                install_(p["bias_m"], -A @ mean, "mean_")
+            install_(p["weight_xm"], np.concatenate([laes.A_ for laes in ordered]), "A_")
+            blocks = layer.layout.diagonal(p["weight_mm"].zero_().view(-1))
+            for block, group in zip(blocks, together.values(), strict=True):
+                install_(block, block_diag(*(laes.B_ for laes in group)), "B_")
+            if "bias_m" in p:
+                install_(p["bias_m"], np.concatenate(offsets), "mean_")
         return layer
 
     def memory_matrix(self, layer: int = 0, *, reverse: bool = False) -> Tensor:
@@ -237,6 +308,21 @@ class LinearMemory(RecurrentLayer):
         text = super().extra_repr() + modules_repr(self.layout)
         defaults = {"init": "uniform", "window": None, "trainable": True}
         return text + "".join(f", {k}={getattr(self, k)!r}" for k, v in defaults.items() if getattr(self, k) != v)
+
+
+def _check_fitted(autoencoders: list[LinearAutoencoder], periods: list[int]) -> None:
+    for laes in autoencoders:
+        if not isinstance(laes, LinearAutoencoder):
+            raise TypeError(f"autoencoder should be of type linmem.LinearAutoencoder, got: {type(laes).__name__}")
+        if not hasattr(laes, "A_"):
+            raise ValueError("autoencoder is not fitted: expected a call of fit before")
+    widths = sorted({laes.n_features_in_ for laes in autoencoders})
+    if len(widths) != 1:
+        raise ValueError(f"autoencoder has features {widths}: expected at least one, and all of the same features")
+    if len(periods) != len(autoencoders):
+        raise ValueError(f"periods has {len(periods)} items: expected one for each of {len(autoencoders)} autoencoders")
+    for period in periods:
+        check_size("periods", period)
 
 
 class LinearMemoryCell(RecurrentCell):
