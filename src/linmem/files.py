@@ -10,6 +10,7 @@ import json
 import os
 import reprlib
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -167,12 +168,17 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} among the arguments: expected what a file can hold, such as a number")
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file beside its destination and move it there, so that it appears complete or not at all."""
+def write_atomically(path: Path, data: bytes | Iterable[Any]) -> None:
+    """Write a file beside its destination and move it there, so that it appears complete or not at all.
+
+    `data` is all of it, or pieces that are written as they come.
+    """
+    pieces: Iterable[Any] = (data,) if isinstance(data, bytes) else data
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(beside, "xb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())  # the bytes reach the disk before the name does
         os.replace(beside, path)
