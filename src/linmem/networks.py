@@ -101,17 +101,6 @@ class MemoryReader(nn.Module):
         """Return the output."""
         return self.read(self.hidden(m, x), x)
 
-    @torch.no_grad()
-    def scale_to(self, codes: Tensor) -> MemoryReader:
-        """Start as if every unit of the memory had unit deviation over these codes, (frames, units).
-
-        The scale becomes part of the weights, so that it costs nothing afterwards.
-        """
-        deviation = codes.std(0)
-        floor = deviation.max() * 1e-6  # units that never move stay silent
-        self.from_memory.weight.mul_(torch.where(deviation > floor, 1 / deviation.clamp_min(floor), 0))
-        return self
-
 
 class MemoryNetwork(nn.Module):
     r"""Memories that are computed, each with a feed-forward reader that is trained: no gradient goes through time.

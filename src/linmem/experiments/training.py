@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -120,6 +120,19 @@ class Run:
     best: dict[Quantity, Epoch] = field(default_factory=dict)
     states: dict[Quantity, dict[str, Tensor]] = field(default_factory=dict)
 
+    def add(self, epoch: Epoch, state: Mapping[str, Tensor]) -> bool:
+        """Note an epoch and, where it is the best so far, the state behind it; say whether it was, by any quantity."""
+        self.epochs.append(epoch)
+        better: dict[Quantity, bool] = {
+            "nats": not self.best or epoch.valid_nats < self.best["nats"].valid_nats,
+            "accuracy": not self.best or epoch.valid_accuracy > self.best["accuracy"].valid_accuracy,
+        }
+        for quantity, improved in better.items():
+            if improved:
+                self.best[quantity] = epoch
+                self.states[quantity] = {name: value.clone() for name, value in state.items()}
+        return any(better.values())
+
     @property
     def trained(self) -> int:
         """Epochs of training."""
@@ -146,7 +159,7 @@ def train(
     settings: Settings,
     *,
     select: Quantity = "nats",
-    report: Callable[[Epoch], None] | None = None,
+    report: Callable[[Epoch], Any] | None = None,
 ) -> Run:
     """Train a model, and leave it in its best state by the quantity `select`, measured on validation data.
 
@@ -161,7 +174,7 @@ def train(
     select
         ``"nats"`` for the best likelihood, ``"accuracy"`` for the best pooled accuracy at .5.
     report
-        Called after every epoch.
+        Called after every epoch; if it returns True, that was the last.
     """
     optimizer = torch.optim.Adam(
         model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=True
@@ -172,19 +185,10 @@ def train(
         train_nats = train_epoch(model, rolls, optimizer, settings, number) if number else math.nan
         scores = evaluate(model, valid)
         epoch = Epoch(number, train_nats, scores.nats, scores.pooled(), time.perf_counter() - start)
-        run.epochs.append(epoch)
-        better: dict[Quantity, bool] = {
-            "nats": number == 0 or epoch.valid_nats < run.best["nats"].valid_nats,
-            "accuracy": number == 0 or epoch.valid_accuracy > run.best["accuracy"].valid_accuracy,
-        }
-        for quantity, improved in better.items():
-            if improved:
-                run.best[quantity] = epoch
-                run.states[quantity] = {name: value.clone() for name, value in model.state_dict().items()}
-                last_improvement = number
-        if report is not None:
-            report(epoch)
-        if number - last_improvement >= settings.patience:
+        if run.add(epoch, model.state_dict()):
+            last_improvement = number
+        enough = report is not None and report(epoch)
+        if enough or number - last_improvement >= settings.patience:
             break
     model.load_state_dict(run.states[select])
     return run
@@ -223,7 +227,7 @@ def train_batch(model: NextFrame, batch: Batch, optimizer: torch.optim.Optimizer
 
 
 @torch.no_grad()
-def evaluate(model: NextFrame, rolls: Sequence[Any], cuts: Sequence[float] = (0.5,)) -> RollMetrics:
+def evaluate(model: nn.Module, rolls: Sequence[Any], cuts: Sequence[float] = (0.5,)) -> RollMetrics:
     """Score a model on whole pieces."""
     model.eval()
     metrics = RollMetrics(cuts)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from linmem import kernels
 from linmem.autoencoder import LinearAutoencoder
+from linmem.autoencoder.sequences import as_sequences
 from linmem.autoencoder.side_by_side import side_by_side
 from linmem.kernels import Connections, Modules, Output, Prepared
 from linmem.layers.cell import RecurrentCell
@@ -191,6 +192,9 @@ class LinearMemory(RecurrentLayer):
     ) -> Self:
         """Return the memory that encodes these sequences, in closed form; or several memories side by side.
 
+        Over the sequences every unit has a root mean square of about one, so that what reads the memory need not scale
+        it.
+
         Parameters
         ----------
         sequences
@@ -223,10 +227,18 @@ class LinearMemory(RecurrentLayer):
         count = max(len(discounts), len(clocks))
         discounts = discounts * count if len(discounts) == 1 else discounts
         clocks = clocks * count if len(clocks) == 1 else clocks
-        fitted = side_by_side(sequences, memory_size, discounts, clocks, solver=solver)
-        return cls.from_autoencoder(
+        arrays = as_sequences(sequences, "sequences").arrays
+        fitted = side_by_side(arrays, memory_size, discounts, clocks, solver=solver)
+        layer = cls.from_autoencoder(
             fitted, periods=clocks, trainable=trainable, batch_first=batch_first, device=device, dtype=dtype
         )
+        # The codes of an autoencoder are singular vectors: over all frames that it saw, the squares of each add up to 1.
+        frames = [sum(-(-array.shape[0] // period) for array in arrays) for period in layer.layout.periods]
+        with torch.no_grad():
+            encoders = torch.split_with_sizes(layer.weight_xm_l0, layer.layout.sizes)
+            for encoder, count in zip(encoders, frames, strict=True):
+                encoder.mul_(count**0.5)
+        return layer
 
     @classmethod
     def from_autoencoder(
