@@ -172,21 +172,24 @@ def test_fit_gives_one_memory_for_each_pair_and_all_units():
     assert not any(p.requires_grad for p in memory.parameters())
     one = linmem.LinearMemory.fit(sequences, 7, forgetting=0.9, dtype=torch.float64)
     laes = LinearAutoencoder(7, forgetting=0.9).fit(sequences)
-    frames = sum(len(x) for x in sequences)
-    expected = frames**0.5 * laes.transform(sequences[0])
+    units = laes.singular_values_ / sum(len(x) for x in sequences) ** 0.5
+    expected = laes.transform(sequences[0]) / units
     np.testing.assert_allclose(one(torch.from_numpy(sequences[0]))[0], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("periods", [[1, 1], [1, 3]])
 def test_units_of_a_fitted_memory_have_unit_size(periods):
-    """Over the sequences it was fitted to, and where its clock fires."""
-    sequences = some_sequences()
-    memory = linmem.LinearMemory.fit(sequences, 20, forgetting=[0.7, 0.95], periods=periods, solver="exact")
-    codes = [memory(torch.from_numpy(x).float())[0] for x in sequences]
+    """Exactly so for a lossless memory, over the sequences it was fitted to and where its clock fires."""
+    sequences = some_sequences((7, 4, 6))
+    with pytest.warns(UserWarning, match="more than the data needs"):
+        memory = linmem.LinearMemory.fit(sequences, 99, forgetting=[1.0, 0.9], periods=periods, dtype=torch.float64)
+    codes = [memory(torch.from_numpy(x))[0] for x in sequences]
     for period, part in zip(memory.layout.periods, memory.layout.sizes, strict=True):
-        fired = torch.cat([c[::period, :part] for c in codes])
+        fired = torch.cat([c[::period, :part] for c in codes]).square().mean(0)
         codes = [c[:, part:] for c in codes]
-        torch.testing.assert_close(fired.square().mean(0), torch.ones(part), atol=1e-4, rtol=1e-4)
+        used = fired > 1e-12
+        assert used.sum() > 5
+        torch.testing.assert_close(fired[used], torch.ones_like(fired[used]))
 
 
 @pytest.mark.parametrize(

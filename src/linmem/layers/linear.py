@@ -232,12 +232,14 @@ class LinearMemory(RecurrentLayer):
         layer = cls.from_autoencoder(
             fitted, periods=clocks, trainable=trainable, batch_first=batch_first, device=device, dtype=dtype
         )
-        # The codes of an autoencoder are singular vectors: over all frames that it saw, the squares of each add up to 1.
-        frames = [sum(-(-array.shape[0] // period) for array in arrays) for period in layer.layout.periods]
-        with torch.no_grad():
-            encoders = torch.split_with_sizes(layer.weight_xm_l0, layer.layout.sizes)
-            for encoder, count in zip(encoders, frames, strict=True):
-                encoder.mul_(count**0.5)
+        sizes = []
+        for period in layer.layout.periods:
+            frames = sum(-(-array.shape[0] // period) for array in arrays)
+            sizes += [
+                laes.singular_values_ / frames**0.5 for laes, k in zip(fitted, clocks, strict=True) if k == period
+            ]
+        layer._measure_in(torch.from_numpy(np.concatenate(sizes)))
+        return layer
         return layer
 
     @classmethod
@@ -298,6 +300,17 @@ class LinearMemory(RecurrentLayer):
             if "bias_m" in p:
                 install_(p["bias_m"], np.concatenate(offsets), "mean_")
         return layer
+
+    @torch.no_grad()
+    def _measure_in(self, units: Tensor) -> None:
+        """Change what the memory is measured in: what was as large as `units`, (memory_size,), becomes one."""
+        p = self._parameters_of(0)
+        units = torch.where(units > 0, units, 1).to(p["weight_xm"])
+        packed = p["weight_mm"].view(-1)
+        packed.copy_(self.layout.pack(self.layout.dense(packed) * units / units[:, None]))
+        for name in ("weight_xm", "bias_m"):
+            if name in p:
+                p[name].div_(units.view(-1, *[1] * (p[name].ndim - 1)))
 
     def memory_matrix(self, layer: int = 0, *, reverse: bool = False) -> Tensor:
         """W^mm of one layer and direction as a matrix, with zeros where there is no block."""
