@@ -57,6 +57,7 @@ def savable_classes() -> dict[str, type[Savable]]:
         linmem.ClockworkRNN,
         linmem.UnrolledRNN,
         linmem.LinearMemory,
+        linmem.MemoryNetwork,
     )
     return {cls.__name__: cls for cls in classes}
 
@@ -68,7 +69,7 @@ def save(path: str | os.PathLike[str], obj: Savable) -> None:
     ----------
     path : str or path
         By convention ends in ``.safetensors``.
-    obj : LinearAutoencoder, LMN, MultiScaleLMN, ClockworkRNN, UnrolledRNN or LinearMemory
+    obj : LinearAutoencoder, LMN, MultiScaleLMN, ClockworkRNN, UnrolledRNN, LinearMemory or MemoryNetwork
 
     Examples
     --------

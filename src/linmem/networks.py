@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from linmem.autoencoder.sequences import as_sequences
 from linmem.autoencoder.stack import dense
 from linmem.codes import compute_codes
+from linmem.files import Saved
 from linmem.layers.checks import check_bool, check_dropout, check_size
 from linmem.layers.linear import LinearMemory
 from linmem.layers.lmn import LMN
@@ -84,6 +86,18 @@ class MemoryReader(nn.Module):
             layer.reset_parameters()
         if self.direct is not None:
             self.direct.weight.zero_()
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "memory_size": self.from_memory.in_features,
+            "input_size": self.from_input.in_features,
+            "hidden_size": self.readout.in_features,
+            "output_size": self.readout.out_features,
+            "depth": 1 + len(self.deeper),
+            "dropout": self.dropout.p,
+            "memory_dropout": self.memory_dropout.p,
+            "direct": self.direct is not None,
+        }
 
     def hidden(self, m: Tensor, x: Tensor) -> Tensor:
         """Return the last hidden layer of memories and inputs."""
@@ -226,6 +240,31 @@ class MemoryNetwork(nn.Module):
             parts, reader.from_memory.in_features, device=like.device, dtype=like.dtype, **options
         )
         return MemoryNetwork([*self.memories, memory], [*self.readers, reader])
+
+    def _to_saved(self) -> Saved:
+        parts = {"memories": self.memories, "readers": self.readers}
+        arguments = {name: [part._arguments() for part in group] for name, group in parts.items()}
+        return Saved(dict(self.state_dict()), arguments, {})
+
+    @classmethod
+    def _from_saved(cls, saved: Saved) -> MemoryNetwork:
+        memories, readers = (saved.arguments.get(name) for name in ("memories", "readers"))
+        for found in (memories, readers):
+            if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+                raise ValueError(f"the parts are {reprlib.repr(found)}, expected a list of arguments")
+        sizes = [item.get("num_layers") for item in memories] + [item.get("depth") for item in readers]  # type: ignore[union-attr]
+        if not all(isinstance(size, int) and size <= len(saved.tensors) for size in sizes):
+            raise ValueError(f"the parts have {reprlib.repr(sizes)} layers with {len(saved.tensors)} tensors")
+        if len({tensor.dtype for tensor in saved.tensors.values()}) != 1:
+            raise ValueError("tensors of several types, expected one")
+        with torch.device("meta"):  # takes no memory, whatever sizes the file claims
+            network = cls([LinearMemory(**item) for item in memories], [MemoryReader(**item) for item in readers])  # type: ignore[union-attr]
+        if network._to_saved().arguments != saved.arguments:
+            raise ValueError(f"arguments {reprlib.repr(saved.arguments)} do not make a {cls.__name__}")
+        network.load_state_dict(saved.tensors, assign=True)
+        for memory in network.memories:
+            memory.requires_grad_(memory.trainable)
+        return network
 
 
 def _check_parts(memories: list[LinearMemory], readers: list[MemoryReader]) -> None:

@@ -15,7 +15,6 @@ from sklearn.linear_model import Ridge
 from linmem.autoencoder import LinearAutoencoder
 from linmem.autoencoder.sequences import Sequences, as_sequences, check_finite
 from linmem.autoencoder.stack import dense
-from linmem.codes import compute_codes
 
 #: Discounts that are tried by default.
 CANDIDATES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
@@ -95,9 +94,9 @@ def _features(
     laes: LinearAutoencoder, sequences: Sequences, predict: bool, scale: NDArray[Any] | None = None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return memory and newest frame, at every frame that has a target, in units of their deviation in training."""
-    codes = compute_codes(laes, sequences.arrays)
+    codes = laes.transform(sequences.arrays)
     parts = [
-        np.concatenate([code.numpy(force=True), _numbers(x)], axis=1)[: -1 if predict else None]
+        np.concatenate([_numbers(code), _numbers(x)], axis=1)[: -1 if predict else None]
         for code, x in zip(codes, sequences.arrays, strict=True)
     ]
     features = np.concatenate(parts)
