@@ -76,7 +76,7 @@ def test_only_readers_are_trained_unless_a_memory_is_trainable():
     net.requires_grad_()
     x = torch.from_numpy(sequences()[0])[:, None]
     net(x)[0].square().sum().backward()
-    assert all(p.grad is not None for p in net.parameters())
+    assert all(p.grad is not None for memory in net.memories for p in memory.parameters())
 
 
 def test_without_a_direct_path_and_hidden_units_the_input_does_not_reach_the_output():
@@ -126,12 +126,12 @@ def test_the_lmn_has_weights_of_its_own():
 
 
 def test_networks_that_are_no_lmn_are_refused():
-    with pytest.raises(ValueError, match="network has 2 memories.*expected one"):
+    with pytest.raises(ValueError, match=r"network has 2 memories.*expected one"):
         lmn_from_network(network(2))
     memory = LinearMemory.fit(sequences(), 12, periods=[1, 2], dtype=torch.float64)
     with pytest.raises(ValueError, match=r"periods \(1, 2\): expected"):
         lmn_from_network(MemoryNetwork([memory], network().readers))
-    with pytest.raises(TypeError, match="network should be of type linmem.MemoryNetwork, got: Linear"):
+    with pytest.raises(TypeError, match=r"network should be of type linmem\.MemoryNetwork, got: Linear"):
         lmn_from_network(torch.nn.Linear(3, 3))
 
 

@@ -172,17 +172,20 @@ def test_fit_gives_one_memory_for_each_pair_and_all_units():
     assert not any(p.requires_grad for p in memory.parameters())
     one = linmem.LinearMemory.fit(sequences, 7, forgetting=0.9, dtype=torch.float64)
     laes = LinearAutoencoder(7, forgetting=0.9).fit(sequences)
-    units = laes.singular_values_ / sum(len(x) for x in sequences) ** 0.5
-    expected = laes.transform(sequences[0]) / units
-    np.testing.assert_allclose(one(torch.from_numpy(sequences[0]))[0], expected, atol=1e-12)
+    np.testing.assert_allclose(one(torch.from_numpy(sequences[0]))[0], laes.transform(sequences[0]), atol=1e-12)
+    white = linmem.LinearMemory.fit(sequences, 7, forgetting=0.9, whiten=True, dtype=torch.float64)
+    expected = laes.transform(sequences[0]) / laes.singular_values_ * sum(len(x) for x in sequences) ** 0.5
+    np.testing.assert_allclose(white(torch.from_numpy(sequences[0]))[0], expected, atol=1e-11)
 
 
 @pytest.mark.parametrize("periods", [[1, 1], [1, 3]])
-def test_units_of_a_fitted_memory_have_unit_size(periods):
+def test_units_of_a_whitened_memory_have_unit_size(periods):
     """Exactly so for a lossless memory, over the sequences it was fitted to and where its clock fires."""
     sequences = some_sequences((7, 4, 6))
     with pytest.warns(UserWarning, match="more than the data needs"):
-        memory = linmem.LinearMemory.fit(sequences, 99, forgetting=[1.0, 0.9], periods=periods, dtype=torch.float64)
+        memory = linmem.LinearMemory.fit(
+            sequences, 99, forgetting=[1.0, 0.9], periods=periods, whiten=True, dtype=torch.float64
+        )
     codes = [memory(torch.from_numpy(x))[0] for x in sequences]
     for period, part in zip(memory.layout.periods, memory.layout.sizes, strict=True):
         fired = torch.cat([c[::period, :part] for c in codes]).square().mean(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Self
 
 import numpy as np
@@ -185,15 +186,13 @@ class LinearMemory(RecurrentLayer):
         forgetting: float | list[float] | tuple[float, ...] = 1.0,
         periods: int | list[int] | tuple[int, ...] = 1,
         solver: str = "auto",
+        whiten: bool = False,
         trainable: bool = False,
         batch_first: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Self:
         """Return the memory that encodes these sequences, in closed form; or several memories side by side.
-
-        Over the sequences every unit has a root mean square of about one, so that what reads the memory need not scale
-        it.
 
         Parameters
         ----------
@@ -208,6 +207,9 @@ class LinearMemory(RecurrentLayer):
             all.
         solver
             As in :class:`linmem.LinearAutoencoder`.
+        whiten
+            Give every unit a root mean square of about one over the sequences. By default units are as large as what
+            they hold, the first the largest, so that a network learns from them first.
         trainable, batch_first, device, dtype
             As for the class.
 
@@ -222,6 +224,7 @@ class LinearMemory(RecurrentLayer):
         torch.Size([1, 100, 40])
         """
         check_size("memory_size", memory_size)
+        check_bool("whiten", whiten)
         discounts = list(forgetting) if isinstance(forgetting, (list, tuple)) else [forgetting]
         clocks = list(periods) if isinstance(periods, (list, tuple)) else [periods]
         count = max(len(discounts), len(clocks))
@@ -232,14 +235,12 @@ class LinearMemory(RecurrentLayer):
         layer = cls.from_autoencoder(
             fitted, periods=clocks, trainable=trainable, batch_first=batch_first, device=device, dtype=dtype
         )
-        sizes = []
-        for period in layer.layout.periods:
-            frames = sum(-(-array.shape[0] // period) for array in arrays)
-            sizes += [
-                laes.singular_values_ / frames**0.5 for laes, k in zip(fitted, clocks, strict=True) if k == period
-            ]
-        layer._measure_in(torch.from_numpy(np.concatenate(sizes)))
-        return layer
+        if whiten:
+            units = []
+            for laes, period in sorted(zip(fitted, clocks, strict=True), key=itemgetter(1)):  # as they lie in the layer
+                frames = sum(-(-array.shape[0] // period) for array in arrays)
+                units.append(laes.singular_values_ / frames**0.5)
+            layer._measure_in(torch.from_numpy(np.concatenate(units)))
         return layer
 
     @classmethod
