@@ -43,30 +43,61 @@ SHIFT = 6
 
 @dataclass(frozen=True)
 class Choice:
-    """What validation data chose for a set, among what `docs/fixed_memory.md` lists."""
+    """How a memory and its reader are made and trained."""
 
-    memory_size: int
-    forgetting: float
-    hidden_size: int
-    dropout: float
-    direct: bool
-    epochs: int
-    """Of a reader."""
-    transposed_epochs: int
-    seconds: float
-    """After which a recurrent network begins no further epoch."""
-    batch_size: int = 4
-    """Pieces, for recurrent networks."""
-    chunk: int | None = None
-    """Steps through which their gradients go."""
+    memory_size: int = 200
+    forgetting: float | tuple[float, ...] = 0.9
+    whiten: bool = False
+    hidden_size: int = 300
     depth: int = 2
+    dropout: float = 0.5
+    memory_dropout: float = 0.0
+    noise: float = 0.0
+    direct: bool = True
+    shift: int = 0
+    epochs: int = 60
 
 
+@dataclass(frozen=True)
+class Budget:
+    """How recurrent networks are trained on a set."""
+
+    seconds: float
+    """After which no further epoch begins."""
+    batch_size: int = 4
+    """Pieces."""
+    chunk: int | None = None
+    """Steps through which gradients go."""
+
+
+#: What validation data chose for each set (see `docs/fixed_memory.md`), and with transposed pieces.
 CHOICES = {
-    "JSB_Chorales": Choice(200, 0.95, 500, 0.5, False, 60, 150, 120),
-    "Piano_midi": Choice(200, 0.9, 300, 0.5, True, 25, 40, 120),
-    "MuseData": Choice(200, 0.9, 300, 0.3, True, 10, 12, 240, batch_size=16, chunk=200),
-    "Nottingham": Choice(200, 0.95, 500, 0.3, True, 12, 12, 240, batch_size=16, chunk=200),
+    "JSB_Chorales": Choice(200, 0.95, hidden_size=500, direct=False, epochs=60),
+    "Piano_midi": Choice(epochs=25),
+    "MuseData": Choice(dropout=0.3, epochs=10),
+    "Nottingham": Choice(forgetting=0.95, dropout=0.3, epochs=12),
+}
+TRANSPOSED_EPOCHS = {"JSB_Chorales": 150, "Piano_midi": 40, "MuseData": 12, "Nottingham": 12}
+BUDGETS = {
+    "JSB_Chorales": Budget(120),
+    "Piano_midi": Budget(120),
+    "MuseData": Budget(240, batch_size=16, chunk=200),
+    "Nottingham": Budget(240, batch_size=16, chunk=200),
+}
+
+#: What is varied, one thing at a time, to see what helps: `--study`.
+VARIATIONS: dict[str, list[dict[str, Any]]] = {
+    "as chosen": [{}],
+    "units": [{"memory_size": size} for size in (50, 100, 400)],
+    "forgetting": [{"forgetting": f} for f in (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, (0.7, 0.95))],
+    "whitened units": [{"whiten": True}],
+    "dropout of units": [{"memory_dropout": 0.2}, {"memory_dropout": 0.5}],
+    "noise on units": [{"noise": 0.1}, {"noise": 0.3}],
+    "direct path": [{"direct": False}, {"direct": True}],
+    "dropout": [{"dropout": d} for d in (0.0, 0.3, 0.5)],
+    "width": [{"hidden_size": w} for w in (100, 300, 500)],
+    "depth": [{"depth": d} for d in (1, 2, 3)],
+    "transposition": [{"shift": SHIFT}],
 }
 
 
@@ -109,9 +140,17 @@ def parameters(model: nn.Module) -> int:
 
 
 def reader_of(choice: Choice, memory_size: int, input_size: int, hidden_size: int) -> MemoryReader:
-    """Return a new reader as chosen for the set."""
-    options = {"depth": choice.depth, "dropout": choice.dropout}
-    return MemoryReader(memory_size, input_size, hidden_size, KEYS, direct=choice.direct, **options)  # type: ignore[arg-type]
+    """Return a new reader."""
+    return MemoryReader(
+        memory_size,
+        input_size,
+        hidden_size,
+        KEYS,
+        depth=choice.depth,
+        dropout=choice.dropout,
+        memory_dropout=choice.memory_dropout,
+        direct=choice.direct,
+    )
 
 
 def width_of_two(choice: Choice, target: int) -> int:
@@ -124,30 +163,28 @@ def width_of_two(choice: Choice, target: int) -> int:
     return min(range(8, 1024, 4), key=lambda hidden: abs(count(hidden) - target))
 
 
-def train_memory(model: str, choice: Choice, parts: Split, seed: int, target: int) -> Trained:
-    """Train a network of one or two fixed memories, or one that reads a window."""
+def one_layer(choice: Choice) -> MemoryNetwork:
+    """Return a network of this shape, for its number of parameters."""
+    memory = linmem.LinearMemory(KEYS, choice.memory_size, bias=False)
+    return MemoryNetwork([memory], [reader_of(choice, choice.memory_size, KEYS, choice.hidden_size)])
+
+
+def train_memory(choice: Choice, parts: Split, seed: int, *, layers: int = 1, frames: int | None = None) -> Trained:
+    """Train a network of one or two fixed memories, or one that reads a window of so many frames."""
     clock = Clock()
     torch.manual_seed(seed)
     rolls = list(parts.train)
-    settings = FrameSettings(epochs=choice.epochs, seed=seed)
-    if model == TRANSPOSED:
-        settings = replace(settings, shift=SHIFT, epochs=choice.transposed_epochs)
-    two = model.endswith("2 layers")
-    forgetting = 1.0 if "never forgets" in model else choice.forgetting
-    hidden = width_of_two(choice, target) if two else choice.hidden_size
-    if model.startswith("window"):
-        tape = window(KEYS, int(model.split()[-1]))
-        network = MemoryNetwork([tape], [reader_of(choice, tape.memory_size, KEYS, hidden)])
-    else:
-        memory = linmem.LinearMemory.fit(rolls, choice.memory_size, forgetting=forgetting)
-        network = MemoryNetwork([memory], [reader_of(choice, choice.memory_size, KEYS, hidden)])
-    if two:  # the second reader starts where the first one ends
+    settings = FrameSettings(epochs=choice.epochs, noise=choice.noise, shift=choice.shift, seed=seed)
+    hidden = choice.hidden_size if layers == 1 else width_of_two(choice, parameters(one_layer(choice)))
+    options: dict[str, Any] = {"forgetting": choice.forgetting, "whiten": choice.whiten}
+    memory = window(KEYS, frames) if frames else linmem.LinearMemory.fit(rolls, choice.memory_size, **options)
+    network = MemoryNetwork([memory], [reader_of(choice, memory.memory_size, KEYS, hidden)])
+    if layers == 2:
         train_reader(network, rolls, parts.valid, settings)
-        network = network.grown(rolls, reader_of(choice, choice.memory_size, hidden, hidden), forgetting=forgetting)
+        network = network.grown(rolls, reader_of(choice, choice.memory_size, hidden, hidden), **options)
     begun = clock.now()
     run = train_reader(network, rolls, parts.valid, settings, report=clock.note)
-    config = {"forgetting": forgetting, "hidden_size": hidden} | asdict(settings)
-    return Trained(network, run, begun, clock.seconds, config)
+    return Trained(network, run, begun, clock.seconds, asdict(replace(choice, hidden_size=hidden)))
 
 
 # ------------------------------------------------------------------------------------------------- recurrent
@@ -169,74 +206,123 @@ def recurrent(model: str, target: int) -> NextFrame:
     return NextFrame(make(size))
 
 
-def train_recurrent(model: str, choice: Choice, parts: Split, seed: int, target: int) -> Trained:
+def train_recurrent(model: str, budget: Budget, parts: Split, seed: int, target: int) -> Trained:
     """Train a recurrent network through time, by Adam at a fixed rate, until it no longer improves or time is up."""
     torch.manual_seed(seed)
     network = recurrent(model, target).start_at_frequencies(parts.train)
-    settings = Settings(seed=seed, epochs=1000, patience=15, batch_size=choice.batch_size, chunk=choice.chunk)
-    clock = Clock(choice.seconds)
+    settings = Settings(seed=seed, epochs=1000, patience=15, batch_size=budget.batch_size, chunk=budget.chunk)
+    clock = Clock(budget.seconds)
     run = train(network, parts.train, parts.valid, settings, report=clock.note)
-    return Trained(network, run, 0.0, clock.seconds, asdict(settings) | {"budget": choice.seconds})
+    return Trained(network, run, 0.0, clock.seconds, asdict(settings) | {"budget": budget.seconds})
 
 
 # ----------------------------------------------------------------------------------------------------- runs
 
 
-def one_run(name: str, model: str, parts: Split, seed: int) -> dict[str, Any]:
-    """Train a model, and return all that is to be known of it."""
+def trained(name: str, model: str, parts: Split, seed: int) -> Trained:
+    """Train a model by its name."""
     choice = CHOICES[name]
-    reference = MemoryNetwork(
-        [linmem.LinearMemory(KEYS, choice.memory_size, bias=False)],
-        [reader_of(choice, choice.memory_size, KEYS, choice.hidden_size)],
-    )
     if model in RECURRENT:
-        trained = train_recurrent(model, choice, parts, seed, parameters(reference))
-    else:
-        trained = train_memory(model, choice, parts, seed, parameters(reference))
-    result: dict[str, Any] = {"model": model, "seed": seed, "parameters": parameters(trained.model)}
-    result |= {"config": trained.config, "begun": trained.begun, "seconds": trained.seconds}
-    result["valid"] = [[epoch.valid_nats, epoch.valid_accuracy] for epoch in trained.run.epochs]
-    result["train"] = [epoch.train_nats for epoch in trained.run.epochs[1:]]
-    cut = evaluate(trained.model, parts.valid).best_cut()
-    test = evaluate(trained.model, parts.test, cuts=(0.5, cut))
-    best = trained.run.best["nats"]
-    result["best"] = {"epoch": best.number, "valid_nats": best.valid_nats, "seconds": trained.seconds[best.number]}
-    result["test"] = {
-        "nats": test.nats,
-        "at .5": test.pooled(),
-        "cut": cut,
-        "at cut": test.pooled(cut),
-        "per frame at .5": test.per_frame(),
-        "per frame at cut": test.per_frame(cut),
-        "expected": test.expected,
+        return train_recurrent(model, BUDGETS[name], parts, seed, parameters(one_layer(choice)))
+    if model.startswith("window"):
+        return train_memory(choice, parts, seed, frames=int(model.split()[-1]))
+    if "never forgets" in model:
+        choice = replace(choice, forgetting=1.0)
+    if model == TRANSPOSED:
+        choice = replace(choice, shift=SHIFT, epochs=TRANSPOSED_EPOCHS[name])
+    return train_memory(choice, parts, seed, layers=2 if model.endswith("2 layers") else 1)
+
+
+def facts(model: str, seed: int, found: Trained, parts: Split) -> dict[str, Any]:
+    """Return what is to be known of a run."""
+    cut = evaluate(found.model, parts.valid).best_cut()
+    test = evaluate(found.model, parts.test, cuts=tuple({0.5, cut}))
+    best = found.run.best["nats"]
+    return {
+        "model": model,
+        "seed": seed,
+        "parameters": parameters(found.model),
+        "config": found.config,
+        "begun": found.begun,
+        "seconds": found.seconds,
+        "valid": [[epoch.valid_nats, epoch.valid_accuracy] for epoch in found.run.epochs],
+        "train": [epoch.train_nats for epoch in found.run.epochs[1:]],
+        "best": {"epoch": best.number, "valid_nats": best.valid_nats, "seconds": found.seconds[best.number]},
+        "test": {
+            "nats": test.nats,
+            "at .5": test.pooled(),
+            "cut": cut,
+            "at cut": test.pooled(cut),
+            "per frame at .5": test.per_frame(),
+            "per frame at cut": test.per_frame(cut),
+            "expected": test.expected,
+        },
     }
-    return result
 
 
-def run_all(name: str, models: Sequence[str], seeds: int, data: str | None, out: Path) -> None:
+class Record:
+    """The runs of a set, in a file that is written after each."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        about = json.loads(json.dumps(about | {"torch": torch.__version__}))
+        self.path = path.resolve()
+        self.content: dict[str, Any] = about | {"runs": []}
+        if path.exists():
+            self.content = json.loads(path.read_text())
+            found = {key: value for key, value in self.content.items() if key != "runs"}
+            if found != about:
+                raise SystemExit(f"{path} is of {found}: expected {about}; move it away, or give another --out")
+
+    def has(self, model: str, seed: int) -> bool:
+        """Whether a run is done."""
+        return any((run["model"], run["seed"]) == (model, seed) for run in self.content["runs"])
+
+    def add(self, run: dict[str, Any]) -> None:
+        """Keep a run."""
+        self.content["runs"].append(run)
+        write_atomically(self.path, json.dumps(self.content).encode())
+
+
+def compare(name: str, models: Sequence[str], seeds: int, data: str | None, out: Path) -> None:
     """Run what the file of a set does not have yet."""
     parts = piano_rolls.load(name, data)
-    path = out.resolve() / f"fixed_memory_{name}.json"
-    record: dict[str, Any] = {"set": name, "torch": torch.__version__, "choice": asdict(CHOICES[name]), "runs": []}
-    if path.exists():
-        found = json.loads(path.read_text())
-        if found["choice"] != record["choice"]:
-            raise SystemExit(f"{path} is of other choices: expected {record['choice']}; move it away")
-        record = found
-    done = {(run["model"], run["seed"]) for run in record["runs"]}
+    record = Record(
+        out / f"fixed_memory_{name}.json",
+        {"set": name, "choice": asdict(CHOICES[name]), "budget": asdict(BUDGETS[name])},
+    )
     for seed in range(seeds):
         for model in models:
-            if (model, seed) in done:
+            if record.has(model, seed):
                 continue
-            run = one_run(name, model, parts, seed)
-            record["runs"].append(run)
-            write_atomically(path, json.dumps(record).encode())
-            best, test = run["best"], run["test"]
+            run = facts(model, seed, trained(name, model, parts, seed), parts)
+            record.add(run)
+            test, best = run["test"], run["best"]
             print(
-                f"{name:13} {model:36} seed {seed}: {test['nats']:.3f} nats, {100 * test['at cut']:.2f} %, valid "
+                f"{name:13} {model:36} seed {seed}: {test['nats']:.3f} nats, {100 * test['at cut']:.2f} %; valid "
                 f"{best['valid_nats']:.3f} in epoch {best['epoch']}, {best['seconds']:.0f} s",
                 flush=True,
             )
+
+
+def study(name: str, seeds: int, data: str | None, out: Path) -> None:
+    """Vary one thing at a time, and look at validation data only."""
+    parts = piano_rolls.load(name, data)
+    choice = CHOICES[name]
+    record = Record(out / f"fixed_memory_study_{name}.json", {"set": name, "choice": asdict(choice)})
+    for kind, changes in VARIATIONS.items():
+        for change in changes:
+            label = f"{kind}: {', '.join(map(str, change.values()))}".rstrip(": ")
+            for seed in range(seeds):
+                if record.has(label, seed):
+                    continue
+                found = train_memory(replace(choice, **change), parts, seed)
+                best = found.run.best["nats"]
+                train_nats = found.run.epochs[-1].train_nats
+                facts = {"valid_nats": best.valid_nats, "epoch": best.number, "last train_nats": train_nats}
+                record.add({"model": label, "seed": seed, "seconds": found.seconds[-1]} | facts)
+                print(
+                    f"{name:13} {label:30} seed {seed}: valid {best.valid_nats:.3f} in epoch {best.number}", flush=True
+                )
 
 
 # ---------------------------------------------------------------------------------------------------- tables
@@ -277,6 +363,19 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def study_table(record: dict[str, Any]) -> str:
+    """Return what the variations gave on validation data, in Markdown."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for run in record["runs"]:
+        rows.setdefault(run["model"], []).append(run)
+    lines = [f"| {record['set']} | validation nats | best epoch | training nats at the end |", "|---|---|---|---|"]
+    for label, runs in rows.items():
+        nats = spread([run["valid_nats"] for run in runs])
+        epoch, train_nats = (np.mean([run[key] for run in runs]) for key in ("epoch", "last train_nats"))
+        lines.append(f"| {label} | {nats.mean:.3f} ± {nats.deviation:.3f} | {epoch:.0f} | {train_nats:.2f} |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the comparison, or print it."""
     parser = argparse.ArgumentParser(prog="python -m linmem.experiments.fixed_memory", description=main.__doc__)
@@ -285,16 +384,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data", help="folder with the piano rolls")
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--study", action="store_true", help="vary one thing at a time instead")
     parser.add_argument("--table", action="store_true", help="run nothing, and print what the files hold")
     a = parser.parse_args(arguments)
     torch.set_num_threads(1)
     a.out.mkdir(parents=True, exist_ok=True)
     for name in a.sets:
         if not a.table:
-            run_all(name, a.models, a.seeds, a.data, a.out)
-        path = a.out / f"fixed_memory_{name}.json"
+            study(name, a.seeds, a.data, a.out) if a.study else compare(name, a.models, a.seeds, a.data, a.out)
+        path = a.out / f"fixed_memory_{'study_' if a.study else ''}{name}.json"
         if path.exists():
-            print("\n" + table(json.loads(path.read_text())))
+            print("\n" + (study_table if a.study else table)(json.loads(path.read_text())))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def window(keys: int, frames: int) -> LinearMemory:
     tensor([4., 3., 2.])
     """
     memory = LinearMemory(keys, keys * frames, bias=False, trainable=False)
-    write, shift = torch.eye(keys * frames, keys), torch.eye(keys * frames).roll(keys, 0).tril()
+    write, shift = torch.eye(keys * frames, keys), torch.diag(torch.ones(keys * (frames - 1)), -keys)
     memory.load_state_dict({"weight_xm_l0": write, "weight_mm_l0": shift})
     return memory
 
