@@ -97,7 +97,7 @@ def test_without_a_direct_path_and_hidden_units_the_input_does_not_reach_the_out
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_lmn_computes_what_the_network_computes(depth, direct, nonnegative, bias):
-    net = network(depth=depth, direct=direct)
+    net = network(depth=depth, direct=direct, memory_scale=0.3)
     if bias:
         memory = LinearMemory(4, 12, init="orthogonal", dtype=torch.float64)
         torch.nn.init.uniform_(memory.bias_m_l0, -1, 1)
@@ -140,7 +140,7 @@ def test_networks_that_are_no_lmn_are_refused():
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_saved_network_comes_back(layers, tmp_path):
-    net = network(layers, depth=2, direct=True, dropout=0.3, memory_dropout=0.1)
+    net = network(layers, depth=2, direct=True, dropout=0.3, memory_dropout=0.1, memory_scale=0.5)
     linmem.save(tmp_path / "net.safetensors", net)
     back = linmem.load(tmp_path / "net.safetensors")
     assert str(back) == str(net)
@@ -184,3 +184,5 @@ def test_parts_that_do_not_fit_are_refused():
         net.grown(sequences(), MemoryReader(9, 4, 10, 3))
     with pytest.raises(ValueError, match="depth must be greater than zero"):
         MemoryReader(3, 3, 3, 3, depth=0)
+    with pytest.raises(ValueError, match="memory_scale=0: expected a number above zero"):
+        MemoryReader(3, 3, 3, 3, memory_scale=0)

@@ -29,7 +29,6 @@ def made_up(monkeypatch):
     monkeypatch.setattr(piano_rolls, "load", lambda name, path=None: parts)
     monkeypatch.setitem(fixed_memory.CHOICES, "JSB_Chorales", SMALL)
     monkeypatch.setitem(fixed_memory.BUDGETS, "JSB_Chorales", Budget(0.5))
-    monkeypatch.setitem(fixed_memory.TRANSPOSED_EPOCHS, "JSB_Chorales", 2)
     return parts
 
 
@@ -55,7 +54,7 @@ def test_a_window_is_read_by_the_same_net(made_up):
 
 def test_runs_are_written_and_not_repeated(made_up, tmp_path, capsys, monkeypatch):
     command = ["--sets", "JSB_Chorales", "--seeds", "2", "--out", str(tmp_path)]
-    models = ["memory", "memory that never forgets, 2 layers", fixed_memory.TRANSPOSED, "window of 2", "LSTM"]
+    models = ["memory", "memory that never forgets, 2 layers", *fixed_memory.FINE_TUNED, "window of 2", "LSTM"]
     main([*command, "--models", *models])
     record = json.loads((tmp_path / "fixed_memory_JSB_Chorales.json").read_text())
     assert [(run["model"], run["seed"]) for run in record["runs"]] == [(m, s) for s in range(2) for m in models]

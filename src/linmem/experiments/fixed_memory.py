@@ -29,16 +29,16 @@ from linmem.experiments.frames import FrameSettings, train_reader, window
 from linmem.experiments.metrics import spread
 from linmem.experiments.training import Epoch, NextFrame, Run, Settings, evaluate, train
 from linmem.files import write_atomically
-from linmem.networks import MemoryNetwork, MemoryReader
+from linmem.networks import MemoryNetwork, MemoryReader, lmn_from_network
 
 WINDOWS = (1, 2, 4, 8, 16)
 MEMORIES = ("memory", "memory, 2 layers", "memory that never forgets", "memory that never forgets, 2 layers")
-TRANSPOSED = "memory, pieces transposed"
+FINE_TUNED = ("memory, fine-tuned through time", "memory, fine-tuned as an LMN")
 RECURRENT = ("LSTM", "GRU", "LMN-m")
-MODELS = (*MEMORIES, TRANSPOSED, *(f"window of {k}" for k in WINDOWS), *RECURRENT)
+MODELS = (*MEMORIES, *FINE_TUNED, *(f"window of {k}" for k in WINDOWS), *RECURRENT)
 
-#: Most keys by which pieces are transposed.
-SHIFT = 6
+#: Learning rate of what has been trained before.
+FINE_RATE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Choice:
     depth: int = 2
     dropout: float = 0.5
     memory_dropout: float = 0.0
+    memory_scale: float = 1.0
     noise: float = 0.0
     direct: bool = True
     shift: int = 0
@@ -70,19 +71,18 @@ class Budget:
     """Steps through which gradients go."""
 
 
-#: What validation data chose for each set (see `docs/fixed_memory.md`), and with transposed pieces.
+#: What validation data chose for each set, among what `docs/fixed_memory.md` lists.
 CHOICES = {
-    "JSB_Chorales": Choice(200, 0.95, hidden_size=500, direct=False, epochs=60),
-    "Piano_midi": Choice(epochs=25),
+    "JSB_Chorales": Choice(forgetting=0.95, whiten=True, memory_scale=0.03, hidden_size=500, direct=False, epochs=60),
+    "Piano_midi": Choice(forgetting=0.95, epochs=18),
     "MuseData": Choice(dropout=0.3, epochs=10),
-    "Nottingham": Choice(forgetting=0.95, dropout=0.3, epochs=12),
+    "Nottingham": Choice(400, 0.95, dropout=0.3, hidden_size=400, epochs=12),
 }
-TRANSPOSED_EPOCHS = {"JSB_Chorales": 150, "Piano_midi": 40, "MuseData": 12, "Nottingham": 12}
 BUDGETS = {
-    "JSB_Chorales": Budget(120),
-    "Piano_midi": Budget(120),
-    "MuseData": Budget(240, batch_size=16, chunk=200),
-    "Nottingham": Budget(240, batch_size=16, chunk=200),
+    "JSB_Chorales": Budget(90),
+    "Piano_midi": Budget(90),
+    "MuseData": Budget(150, batch_size=16, chunk=200),
+    "Nottingham": Budget(150, batch_size=16, chunk=200),
 }
 
 #: What is varied, one thing at a time, to see what helps: `--study`.
@@ -90,14 +90,14 @@ VARIATIONS: dict[str, list[dict[str, Any]]] = {
     "as chosen": [{}],
     "units": [{"memory_size": size} for size in (50, 100, 400)],
     "forgetting": [{"forgetting": f} for f in (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, (0.7, 0.95))],
-    "whitened units": [{"whiten": True}],
+    "whitened, and scaled": [{"whiten": w, "memory_scale": s} for w in (False, True) for s in (1.0, 0.3, 0.1, 0.03)],
     "dropout of units": [{"memory_dropout": 0.2}, {"memory_dropout": 0.5}],
     "noise on units": [{"noise": 0.1}, {"noise": 0.3}],
     "direct path": [{"direct": False}, {"direct": True}],
     "dropout": [{"dropout": d} for d in (0.0, 0.3, 0.5)],
     "width": [{"hidden_size": w} for w in (100, 300, 500)],
     "depth": [{"depth": d} for d in (1, 2, 3)],
-    "transposition": [{"shift": SHIFT}],
+    "transposition": [{"shift": 6}],
 }
 
 
@@ -149,6 +149,7 @@ def reader_of(choice: Choice, memory_size: int, input_size: int, hidden_size: in
         depth=choice.depth,
         dropout=choice.dropout,
         memory_dropout=choice.memory_dropout,
+        memory_scale=choice.memory_scale,
         direct=choice.direct,
     )
 
@@ -216,6 +217,19 @@ def train_recurrent(model: str, budget: Budget, parts: Split, seed: int, target:
     return Trained(network, run, 0.0, clock.seconds, asdict(settings) | {"budget": budget.seconds})
 
 
+def fine_tune(model: str, choice: Choice, budget: Budget, parts: Split, seed: int) -> Trained:
+    """Train a network of a fixed memory, and then all of it through time: as it is, or as the LMN that it is."""
+    found = train_memory(choice, parts, seed)
+    network: nn.Module = found.model.requires_grad_()
+    if model.endswith("LMN"):
+        network = NextFrame(*lmn_from_network(found.model, nonnegative=True))  # type: ignore[arg-type]
+    clock = Clock(budget.seconds)
+    settings = Settings(FINE_RATE, seed=seed, epochs=1000, patience=5, batch_size=budget.batch_size, chunk=budget.chunk)
+    run = train(network, parts.train, parts.valid, settings, report=clock.note)
+    before = found.seconds[-1]
+    return Trained(network, run, before, [before + s for s in clock.seconds], found.config | asdict(settings))
+
+
 # ----------------------------------------------------------------------------------------------------- runs
 
 
@@ -224,12 +238,12 @@ def trained(name: str, model: str, parts: Split, seed: int) -> Trained:
     choice = CHOICES[name]
     if model in RECURRENT:
         return train_recurrent(model, BUDGETS[name], parts, seed, parameters(one_layer(choice)))
+    if model in FINE_TUNED:
+        return fine_tune(model, choice, BUDGETS[name], parts, seed)
     if model.startswith("window"):
         return train_memory(choice, parts, seed, frames=int(model.split()[-1]))
     if "never forgets" in model:
         choice = replace(choice, forgetting=1.0)
-    if model == TRANSPOSED:
-        choice = replace(choice, shift=SHIFT, epochs=TRANSPOSED_EPOCHS[name])
     return train_memory(choice, parts, seed, layers=2 if model.endswith("2 layers") else 1)
 
 

@@ -153,7 +153,7 @@ class DivergedError(RuntimeError):
 
 
 def train(
-    model: NextFrame,
+    model: nn.Module,
     rolls: Sequence[Any],
     valid: Sequence[Any],
     settings: Settings,
@@ -166,7 +166,7 @@ def train(
     Parameters
     ----------
     model
-        Its parameters are trained in place.
+        A :class:`NextFrame`, or another module that is called in the same way. Its parameters are trained in place.
     rolls, valid
         Pieces to learn from, and to stop by.
     settings
@@ -195,7 +195,7 @@ def train(
 
 
 def train_epoch(
-    model: NextFrame, rolls: Sequence[Any], optimizer: torch.optim.Optimizer, settings: Settings, number: int
+    model: nn.Module, rolls: Sequence[Any], optimizer: torch.optim.Optimizer, settings: Settings, number: int
 ) -> float:
     """Train for one epoch, and return the mean loss of a frame on the way."""
     model.train()
@@ -206,7 +206,7 @@ def train_epoch(
     return nats / frames
 
 
-def train_batch(model: NextFrame, batch: Batch, optimizer: torch.optim.Optimizer, settings: Settings) -> float:
+def train_batch(model: nn.Module, batch: Batch, optimizer: torch.optim.Optimizer, settings: Settings) -> float:
     """Take a step for the batch, or for each chunk of it, and return the sum of the loss over its frames."""
     total, state = 0.0, None
     for part in [batch] if settings.chunk is None else batch.chunks(settings.chunk):
