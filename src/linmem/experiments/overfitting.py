@@ -1,9 +1,8 @@
-"""Why a reader of a memory that never forgets overfits: what its codes tell of the piece rather than of the music.
+"""Why a reader of a memory that never forgets overfits: its codes tell of the piece, and little of the last frames.
 
     python -m linmem.experiments.overfitting [--set MuseData] [--units 200] [--data FOLDER] [--out results]
 
-Nothing is trained. For several discounts, codes of the training and validation pieces are compared; all figures are of
-codes of unit root mean square on training data.
+Nothing is trained but linear maps from codes to past frames. Codes are taken in units of their size in training.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.neighbors import NearestNeighbors
+from sklearn.linear_model import Ridge
 
 from linmem import LinearMemory, compute_codes
 from linmem.datasets import piano_rolls
@@ -26,8 +26,8 @@ from linmem.files import write_atomically
 
 DISCOUNTS = (0.7, 0.9, 0.95, 0.99, 1.0)
 
-#: Frames that are compared with each other.
-SAMPLE = 4000
+#: Steps ago.
+LAGS = (0, 1, 2, 4, 8, 16, 32)
 
 
 def between_pieces(codes: NDArray[Any], piece: NDArray[Any]) -> float:
@@ -56,36 +56,46 @@ def correlation_steps(parts: Sequence[NDArray[Any]], most: int = 200) -> int:
     return most
 
 
-def neighbours_of_the_same_piece(
-    codes: NDArray[Any], piece: NDArray[Any], apart: int, rng: np.random.Generator
-) -> float:
-    """Return how often the code nearest to one, of all at least `apart` frames away, is of the same piece."""
-    some = np.sort(rng.choice(len(codes), min(SAMPLE, len(codes)), replace=False))
-    near = NearestNeighbors(n_neighbors=min(len(some), 200)).fit(codes[some])
-    found = near.kneighbors(return_distance=False)
-    same = []
-    for i, row in enumerate(found):
-        far = row[(np.abs(some[row] - some[i]) >= apart) | (piece[some[row]] != piece[some[i]])]
-        if len(far):
-            same.append(piece[some[far[0]]] == piece[some[i]])
-    return float(np.mean(same))
+@dataclass
+class Frames:
+    """Codes of pieces, in units of their size in training, and the pieces."""
+
+    codes: NDArray[Any]
+    rolls: list[NDArray[Any]]
+
+    def before(self, lag: int) -> NDArray[Any]:
+        """Return, for each code, the frame of its piece so many steps earlier, silent before the first."""
+        return np.concatenate([np.pad(roll, ((lag, 0), (0, 0)))[: len(roll)] for roll in self.rolls]).astype(float)
 
 
-def figures(memory: LinearMemory, train: Any, valid: Any) -> dict[str, float]:
+def decoded(train: Frames, valid: Frames, lag: int) -> float:
+    """Return what share of the frame so many steps ago can be told from codes by a linear map, on validation data."""
+    (x, y), (x_valid, y_valid) = ((part.codes, part.before(lag)) for part in (train, valid))
+    model = Ridge(alpha=1e-4 * len(x)).fit(x, y)
+    error = np.square(model.predict(x_valid) - y_valid).sum()
+    return float(1 - error / np.square(y_valid - y.mean(0)).sum())
+
+
+def figures(memory: LinearMemory, train: list[Any], valid: list[Any]) -> dict[str, Any]:
     """Return what can be said of the codes of a memory."""
     codes = compute_codes(memory, train)
-    frames, valid_frames = codes.frames.double().numpy(), compute_codes(memory, valid).frames.double().numpy()
+    frames, valid_frames = (c.frames.double().numpy() for c in (codes, compute_codes(memory, valid)))
     size = np.sqrt(np.square(frames).mean(0))
     used = size > 1e-6 * size.max()
     frames, valid_frames = frames[:, used] / size[used], valid_frames[:, used] / size[used]
-    piece = np.repeat(np.arange(len(codes)), codes.lengths)
-    rng = np.random.default_rng(0)
+    pieces = np.repeat(np.arange(len(codes)), codes.lengths)
+    known, unknown = Frames(frames, train), Frames(valid_frames, valid)
     return {
-        "between pieces": between_pieces(frames, piece),
+        "between pieces": between_pieces(frames, pieces),
         "steps of correlation": correlation_steps(np.split(frames, np.cumsum(codes.lengths)[:-1])),
-        "nearest is of the same piece": neighbours_of_the_same_piece(frames, piece, 50, rng),
-        "size on validation": float(np.square(valid_frames).mean()),
+        "decoded by lag": {lag: decoded(known, unknown, lag) for lag in LAGS},
     }
+
+
+def row(found: dict[str, Any]) -> str:
+    """Return the figures of a memory in a line."""
+    lags = "".join(f"{share:6.2f}" for share in found["decoded by lag"].values())
+    return f"{found['between pieces']:8.3f}{found['steps of correlation']:6d}  {lags}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -101,9 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train, valid = list(parts.train), list(parts.valid)
     memories = {f"forgetting {f:g}": LinearMemory.fit(train, a.units, forgetting=f) for f in DISCOUNTS}
     record: dict[str, Any] = {"set": a.set, "units": a.units}
+    print("share of the variance between pieces; steps of correlation; share decoded of the frame 0, 1, 2 … steps ago")
     for name, memory in {"window of 4": window(train[0].shape[1], 4), **memories}.items():
         record[name] = figures(memory, train, valid)
-        print(f"{name:16} " + ", ".join(f"{key} {value:.3g}" for key, value in record[name].items()), flush=True)
+        print(f"{name:16}" + row(record[name]), flush=True)
     a.out.mkdir(parents=True, exist_ok=True)
     write_atomically((a.out / f"overfitting_{a.set}.json").resolve(), json.dumps(record, indent=1).encode())
 
