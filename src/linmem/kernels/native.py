@@ -24,7 +24,7 @@ from linmem.kernels.library import choose
 from linmem.kernels.modules import Modules
 from linmem.kernels.reference import NONLINEARITIES, Output
 
-MODELS = ("lmn", "clocked", "unrolled")
+MODELS = ("lmn", "clocked", "linear", "unrolled")
 NUMBER = {name: i for i, name in enumerate(NONLINEARITIES)}
 REAL = {torch.float32: "float", torch.float64: "double"}
 PLAIN = (Tensor, nn.Parameter)
@@ -274,6 +274,59 @@ def _gradient_fields(hidden: bool, g_sequence: Optional, g_end: Optional, wanted
     return [*sequence(g if hidden else None), *sequence(None if hidden else g), *contiguous(g_end), *wanted]
 
 
+# ------------------------------------------------------------------------------------ the linear memory
+
+
+def linear_memory(
+    x: Tensor, m: Tensor, w_xm: Tensor, w_mm: Tensor, b_m: Optional, *, lengths: Optional = None
+) -> tuple[Tensor, Tensor]:
+    """Linear memory: see :func:`linmem.kernels.reference.linear_memory`."""
+    (_, B, N_x), N_m = x.shape, m.shape[1]
+    check_shapes(
+        m=(m, (B, N_m)), w_xm=(w_xm, (N_m, N_x)), w_mm=(w_mm, (N_m, N_m)), b_m=(b_m, (N_m,)), lengths=(lengths, (B,))
+    )
+    return from_long_to_short(partial(_linear, (w_xm, w_mm, b_m)), x, m, lengths)
+
+
+def _linear(weights: Sequence[Optional], x: Tensor, start: Tensor, lengths: Optional) -> tuple[Tensor, Tensor]:
+    if differentiable(x, start, *weights):
+        return _Linear.apply(lengths, x, start, *weights)  # type: ignore[no-any-return, no-untyped-call]
+    m = x.new_empty((*x.shape[:2], start.shape[1]))
+    end = torch.empty_like(start, memory_format=torch.contiguous_format)
+    call("linear", x.dtype, _linear_fields(lengths, x, start, weights, m, end))
+    return m, end
+
+
+def _linear_fields(
+    lengths: Optional, x: Tensor, start: Tensor, weights: Sequence[Optional], m: Optional, end: Optional
+) -> list[Field]:
+    sizes = (*x.shape, start.shape[1], torch.get_num_threads())
+    return [*sizes, lengths, *sequence(rows(x)), *contiguous(start, *weights), m, end]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, lengths: Optional, x: Tensor, start: Tensor, *weights: Optional) -> tuple[Tensor, Tensor]:
+        m, end = _linear(weights, x, start, lengths)  # autograd does not look in here
+        ctx.lengths = lengths
+        ctx.save_for_backward(m, x, start, *weights)
+        ctx.set_materialize_grads(False)
+        return m, end
+
+    @staticmethod
+    def backward(ctx: Any, g_m: Optional, g_end: Optional) -> Any:
+        m, *inputs = ctx.saved_tensors
+        x, start, *weights = inputs
+        if torch.is_grad_enabled() or not nobody_looks_in() or not plain(x.dtype, g_m, g_end):
+            run = partial(reference.linear_memory, lengths=ctx.lengths)
+            return None, *by_reference(run, inputs, (g_m, g_end))
+        wanted = wanted_gradients(ctx, 1, *inputs)
+        fields = _linear_fields(ctx.lengths, x, start, weights, m, None)
+        g = None if g_m is None else rows(g_m)
+        call("linear", x.dtype, fields, [*sequence(g), *contiguous(g_end), *wanted])
+        return None, *wanted
+
+
 # ---------------------------------------------------------------------------------- models with clocks
 
 
@@ -333,28 +386,10 @@ def clockwork_rnn(
         b_h=(b_h, (N_h,)),
         lengths=(lengths, (B,)),
     )
+    if modules.periods == (1,) and nonlinearity == "identity":
+        return linear_memory(x, h, w_xh, w_hh.view(N_h, N_h), b_h, lengths=lengths)
     options = {"modules": modules, "nonlinearity": nonlinearity}
     return _clocked(x, h, clock, lengths, options, None, None, w_xh, w_hh, None, b_h)
-
-
-def linear_memory(
-    x: Tensor, m: Tensor, w_xm: Tensor, w_mm: Tensor, b_m: Optional, *, lengths: Optional = None
-) -> tuple[Tensor, Tensor]:
-    """Linear memory: see :func:`linmem.kernels.reference.linear_memory`. One module, and no nonlinearity."""
-    N_m = w_mm.shape[0]
-    check_shapes(w_mm=(w_mm, (N_m, N_m)))
-    clock = torch.zeros(1, dtype=torch.int64)
-    return clockwork_rnn(
-        x,
-        m,
-        clock,
-        w_xm,
-        w_mm.reshape(-1),
-        b_m,
-        modules=Modules((N_m,), (1,)),
-        nonlinearity="identity",
-        lengths=lengths,
-    )
 
 
 def _clocked(
@@ -566,12 +601,22 @@ def prepare_clocked(
     if w_u is None or not ready(w_u, *weights):
         return None
     w_xh = weights[0]
+    if w_xh is None and modules.periods == (1,) and nonlinearity == "identity":
+        return prepare_linear(w_u, *weights[3::2])
     options = {"modules": modules, "nonlinearity": nonlinearity, "output": output}
     x, start = w_u.new_empty(1, 1, (w_u if w_xh is None else w_xh).shape[1]), w_u.new_empty(1, modules.width)
     h, m = (x, None) if output == "hidden" else (None, x)
     fields = _clocked_fields(options, 0, None, x, start, weights, h, m, None)
     width = modules.width if output == "memory" or w_xh is None else w_xh.shape[0]
     return Prepared("clocked", weights, fields, width, modules.period)
+
+
+def prepare_linear(w_xm: Tensor, w_mm: Optional, b_m: Optional) -> Prepared:
+    """Do the same for a linear memory, with weights as in :func:`linear_memory` that the library can read."""
+    N_m, N_x = w_xm.shape
+    weights = (w_xm, w_mm, b_m)
+    fields = _linear_fields(None, w_xm.new_empty(1, 1, N_x), w_xm.new_empty(1, N_m), weights, None, None)
+    return Prepared("linear", weights, fields, N_m)
 
 
 def ready(first: Tensor, *weights: Optional) -> bool:

@@ -1,6 +1,7 @@
 // The functions that kernels/native.py calls. They return 0, or 1 where memory ran out; nothing is thrown to the caller.
 
 #include "clocked.h"
+#include "linear.h"
 #include "lmn.h"
 #include "unrolled.h"
 
@@ -22,7 +23,7 @@ template <class Run> int guarded(Run run) noexcept {
 using namespace linmem;
 
 // How calls are laid out in memory: counted up, here and in kernels/library.py, with every change of a structure.
-LINMEM_EXPORT int linmem_calls() { return 2; }
+LINMEM_EXPORT int linmem_calls() { return 3; }
 
 // Run in the threads of this runtime from now on.
 LINMEM_EXPORT void linmem_use_threads_of(Parallel runtime) { parallel = runtime; }
@@ -44,7 +45,7 @@ LINMEM_EXPORT const char* linmem_machine() {
 }
 
 // One function runs all models, so that the list of them stands here once: kernels/native.py names one by its number.
-enum class Kind : int64_t { lmn, clocked, unrolled };
+enum class Kind : int64_t { lmn, clocked, linear, unrolled };
 
 namespace {
 
@@ -59,6 +60,7 @@ template <class Real> int run(Kind kind, const void* call, const void* gradients
     switch (kind) {
       case Kind::lmn: return pass<Lmn<Real>, LmnCall<Real>, LmnGradients<Real>>(call, gradients);
       case Kind::clocked: return pass<Clocked<Real>, ClockedCall<Real>, ClockedGradients<Real>>(call, gradients);
+      case Kind::linear: return pass<Linear<Real>, LinearCall<Real>, LinearGradients<Real>>(call, gradients);
       case Kind::unrolled: return pass<Unrolled<Real>, UnrolledCall<Real>, UnrolledGradients<Real>>(call, gradients);
     }
   });
@@ -76,7 +78,12 @@ template <class Real> struct Data {
   Real *y, *end;
 };
 
-template <class Real> void set_clock(LmnCall<Real>&, int64_t) {}
+template <class Call, class Real> void set_output(Call& call, const Data<Real>& data) {
+  (call.h ? call.h : call.m) = data.y;
+}
+template <class Real> void set_output(LinearCall<Real>& call, const Data<Real>& data) { call.m = data.y; }
+
+template <class Call> void set_clock(Call&, int64_t) {}
 template <class Real> void set_clock(ClockedCall<Real>& call, int64_t clock) { call.clock = clock; }
 
 template <class Model, class Call, class Real> void forward(const void* prepared, const Data<Real>& data) {
@@ -86,8 +93,8 @@ template <class Model, class Call, class Real> void forward(const void* prepared
   call.threads = data.threads;
   call.x = data.x;
   call.start = data.start;
-  (call.h ? call.h : call.m) = data.y;
   call.end = data.end;
+  set_output(call, data);
   set_clock(call, data.clock);
   Model(call).forward();
 }
@@ -95,10 +102,12 @@ template <class Model, class Call, class Real> void forward(const void* prepared
 // Forward with a call that was prepared before: its weights are in it and, of h and m, the one that is wanted not null.
 template <class Real> int forward(Kind kind, const void* prepared, const Data<Real>& data) {
   return guarded([&] {
-    if (kind == Kind::lmn)
-      forward<Lmn<Real>, LmnCall<Real>>(prepared, data);
-    else
-      forward<Clocked<Real>, ClockedCall<Real>>(prepared, data);
+    switch (kind) {
+      case Kind::lmn: return forward<Lmn<Real>, LmnCall<Real>>(prepared, data);
+      case Kind::clocked: return forward<Clocked<Real>, ClockedCall<Real>>(prepared, data);
+      case Kind::linear: return forward<Linear<Real>, LinearCall<Real>>(prepared, data);
+      case Kind::unrolled: return;  // a tape is put together from what it returns, so it is not prepared
+    }
   });
 }
 
