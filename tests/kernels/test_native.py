@@ -21,6 +21,7 @@ available = kernels.available()
 pytestmark = pytest.mark.skipif(available.used == "reference", reason=f"no native kernels: {available.why}")
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
+MODELS = ["lmn", "multiscale_lmn", "clockwork_rnn", "linear_memory", "unrolled_rnn"]
 sizes = st.integers(1, 67)  # past every edge of a tile: 4, 6 and 8 rows; 8, 16, 24 and 48 columns
 
 
@@ -63,8 +64,11 @@ def draw_case(data: st.DataObject, model: str, ragged: bool | None = None) -> Ca
     lengths = None
     if draw(st.booleans()) if ragged is None else ragged:
         lengths = torch.tensor(draw(st.lists(st.integers(0, T), min_size=B, max_size=B)))
-    options: dict[str, Any] = {"nonlinearity": draw(st.sampled_from(sorted(NONLINEARITIES))), "lengths": lengths}
     x = rand(T, B, N_x)
+    if model == "linear_memory":
+        N_m = draw(sizes)
+        return Case(model, [x, rand(B, N_m), rand(N_m, N_x), rand(N_m, N_m), vector(N_m)], {"lengths": lengths})
+    options: dict[str, Any] = {"nonlinearity": draw(st.sampled_from(sorted(NONLINEARITIES))), "lengths": lengths}
     if model in ("lmn", "multiscale_lmn"):
         options["output"] = draw(st.sampled_from(["memory", "hidden"]))
     if model == "lmn":
@@ -101,7 +105,7 @@ def assert_agree(case: Case, actual: dict[str, Tensor], expected: dict[str, Tens
         assert difference <= allowed, f"{case.model}, {name}: differs by {difference:.1e} of {scale:.1e}"
 
 
-@pytest.mark.parametrize("model", ["lmn", "multiscale_lmn", "clockwork_rnn", "unrolled_rnn"])
+@pytest.mark.parametrize("model", MODELS)
 @given(data=st.data())
 def test_values_and_gradients_are_those_of_the_reference(model: str, data: st.DataObject) -> None:
     case = draw_case(data, model)
@@ -112,7 +116,7 @@ def test_values_and_gradients_are_those_of_the_reference(model: str, data: st.Da
     assert_agree(case, values, {name: expected[name] for name in values})
 
 
-@pytest.mark.parametrize("model", ["lmn", "multiscale_lmn", "clockwork_rnn", "unrolled_rnn"])
+@pytest.mark.parametrize("model", MODELS)
 @given(data=st.data())
 def test_padding_reaches_nothing(model: str, data: st.DataObject) -> None:
     """NaN in the padding of the input changes no value and no gradient; its own gradient is zero."""
@@ -138,6 +142,7 @@ LARGE = {
     "LMN": linmem.LMN(20, 60, memory_size=70),
     "MultiScaleLMN": linmem.MultiScaleLMN(20, 60, num_modules=4, memory_size=80),
     "ClockworkRNN": linmem.ClockworkRNN(20, 80, num_modules=4),
+    "LinearMemory": linmem.LinearMemory(20, 70),
     "UnrolledRNN": linmem.UnrolledRNN(20, 60, order=3),
 }
 
@@ -181,6 +186,20 @@ def test_a_forked_child_computes_the_same() -> None:
     """It has none of the threads that its parent ran in."""
     result = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], timeout=60)
     assert result.returncode == 0, "the child's numbers differ, or it crashed"
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_a_long_linear_memory_is_exact(rows: int) -> None:
+    """It neither forgets nor grows, so an error of any step would still be there at the last one."""
+    torch.manual_seed(0)
+    W = torch.linalg.qr(torch.randn(30, 30, dtype=torch.float64)).Q
+    w_x, b = torch.randn(30, 5, dtype=torch.float64), torch.randn(30, dtype=torch.float64)
+    x, state = torch.randn(3000, rows, 5, dtype=torch.float64), torch.randn(rows, 30, dtype=torch.float64)
+    m, end = native.linear_memory(x, state, w_x, W, b)
+    for x_t in x:
+        state = x_t @ w_x.T + state @ W.T + b
+    assert float((end - state).abs().max() / state.abs().max()) <= 1e-12
+    assert torch.equal(m[-1], end)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -308,18 +327,23 @@ def test_an_unknown_level_is_refused() -> None:
 COMPARE = """
 import torch, linmem
 from linmem.kernels import native, reference
+
+def agree(name, x, m, weights, tolerance):
+    results = []
+    for kernels in (native, reference):
+        y, end = getattr(kernels, name)(x, m, *weights)
+        results.append([y, *torch.autograd.grad(y.square().sum() + end.sum(), weights)])
+    for a, b in zip(*results):
+        assert (a - b).abs().max() <= tolerance * max(1, b.abs().max()), (name, x.dtype, x.shape)
+
 torch.manual_seed(0)
 for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-11)):
     for size in (1, 3, 8, 17, 50, 67):
         layer = linmem.LMN(size, size + 1, memory_size=size + 2, dtype=dtype)
         x, m = torch.randn(9, 5, size, dtype=dtype), torch.randn(5, size + 2, dtype=dtype)
-        weights = list(layer.parameters())
-        results = []
-        for kernels in (native, reference):
-            y, end = kernels.lmn(x, m, *weights)
-            results.append([y, *torch.autograd.grad(y.square().sum(), weights)])
-        for a, b in zip(*results):
-            assert (a - b).abs().max() <= tolerance * max(1, b.abs().max()), (dtype, size)
+        agree("lmn", x, m, list(layer.parameters()), tolerance)
+        memory = linmem.LinearMemory(size, size + 2, dtype=dtype)
+        agree("linear_memory", x, m, list(memory.parameters()), tolerance)
 print(linmem.kernels.available().used)
 """
 

@@ -129,7 +129,7 @@ template <class Real> class Linear {
                 Weights& sums) {
     const int rows = share.size();
     if (rows == 0) return;
-    const int64_t steps = steps_of(chunk_rows, share);
+    const int64_t steps = steps_of(backward_rows, share);
     Buffer<Real> d_m(steps * rows * N_m), later(rows * N_m);  // `later`: of the first step of the chunk behind
     Panels<Real> m_rows(N_m, int(steps) * rows);
     ProjectionGradients<Real> projection(steps * rows, n.x, {g.x, n.B * n.N_x, n.N_x}, to_x, sums.w_xm, sums.b_m);
@@ -140,14 +140,20 @@ template <class Real> class Linear {
       const Real* after = later;
       for (int64_t t = t1 - 1; t >= t0; t--) {
         const int alive = share.alive(t), go_on = share.alive(t + 1);
+        // What will be read next comes from far away, once, and is sent for while there is work to do.
+        const int64_t next = std::max<int64_t>(0, t - 1);
         Real* d = d_m + chunk.begins[t - t0] * N_m;
         multiply(go_on, N_m, {after, N_m, N_m}, to_m, [&](int r, int c, int width, Vector<Real> v) {
-          if (g.m) v += load(g.m.at(t, share.first + r) + c, width);
+          if (g.m) {
+            v += load(g.m.at(t, share.first + r) + c, width);
+            __builtin_prefetch(g.m.at(next, share.first + r) + c);
+          }
+          __builtin_prefetch(memory(share, next).at(0, r) + c);
           store(d + int64_t(r) * N_m + c, v, width);
         }, t % 2);
         for (int r = go_on; r < alive; r++) {
-          const Real* end = g.end ? g.end + (share.first + r) * N_m : nullptr;
-          for (int c = 0; c < N_m; c++) d[int64_t(r) * N_m + c] = (end ? end[c] : 0) + (g.m ? g.m.at(t, share.first + r)[c] : 0);
+          const Real *end = g.end ? g.end + (share.first + r) * N_m : nullptr, *own = g.m ? g.m.at(t, share.first + r) : nullptr;
+          for (int c = 0; c < N_m; c++) d[int64_t(r) * N_m + c] = (end ? end[c] : 0) + (own ? own[c] : 0);
         }
         after = d;
       }
@@ -167,8 +173,6 @@ template <class Real> class Linear {
       store(g.start + (share.first + r) * N_m + c, v, width);
     });
   }
-
-  static constexpr int64_t chunk_rows = 256;
 };
 
 }  // namespace linmem
