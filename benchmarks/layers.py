@@ -5,12 +5,14 @@
 Rivals run in one process in turns, round after round; figures are medians, and what counts are ratios. "=P" has as
 many parameters as the layer of linmem, "=width" an output as wide. A training step is a forward and a backward pass to
 all weights. The first part is run once more in a process in which both sides may use AVX2 only. Writes layers.json
-and layers.png.
+and layers.png, and what concerns linear memories to linear_memory.json: that part also measures layers of others, which
+`pip install "linmem[peers]"` installs.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import gc
 import json
 import os
@@ -20,6 +22,7 @@ import sys
 import time
 import warnings
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +48,11 @@ MULTISCALE_SHAPES = [(300, 1, 1, 1, 9, 4), (97, 25, 13, 25, 7, 25), (1000, 16, 8
 LINEAR_SHAPES = [(128, 16, 88, 250), (1000, 16, 88, 250), (16000, 1, 88, 100)]
 PASSES = ("forward", "training")
 LSTM = "nn.LSTM =P"
+GRU = "nn.GRU =P"
+IN_THE_STEP, BEFORE = "frozen, codes in the step", "frozen, codes computed before"
+PEERS = ("minGRU-pytorch", "LRU-pytorch", "mambapy")
+# Who takes so many seconds is measured in few rounds.
+SLOW, FEW_ROUNDS = 1.0, 3
 
 
 # ------------------------------------------------------------------------------------------------ timing
@@ -52,16 +60,22 @@ LSTM = "nn.LSTM =P"
 
 def seconds_of(rivals, rounds, least=2e-3):
     """Median seconds of every rival. Fast ones are repeated within a round, so that a round takes `least` seconds."""
-    repeats = {}
+    repeats, turns = {}, {}
     for name, run in rivals.items():
-        run()
-        start = time.perf_counter()
-        run()
-        repeats[name] = max(1, int(least / (time.perf_counter() - start)))
+        for _ in range(2):
+            start = time.perf_counter()
+            run()
+            seconds = time.perf_counter() - start
+            if seconds > SLOW:
+                break
+        repeats[name] = max(1, int(least / seconds))
+        turns[name] = rounds if seconds < SLOW else min(rounds, FEW_ROUNDS)
     times = {name: [] for name in rivals}
     gc.disable()
-    for _ in range(rounds):
+    for i in range(rounds):
         for name, run in rivals.items():
+            if i >= turns[name]:
+                continue
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 run()
@@ -109,7 +123,8 @@ def training_of(layer, x):
 
 
 def count(layer):
-    return sum(p.numel() for p in layer.parameters())
+    """Parameters, as real numbers."""
+    return sum(p.numel() * (2 if p.is_complex() else 1) for p in layer.parameters())
 
 
 def as_large(kind, input_size, parameters):
@@ -148,11 +163,14 @@ def torch_rivals(input_size, parameters, width):
     return rivals | {f"nn.{k.__name__} =width": k(input_size, width) for k in (nn.LSTM, nn.GRU, nn.RNN)}
 
 
-def race(layers, x, rounds):
-    """Median seconds of forward and training step for each layer."""
+def race(layers, x, rounds, other_inputs=None):
+    """Median seconds of forward and training step for each layer, on x or on the other input that it has."""
+    inputs = dict.fromkeys(layers, x) | (other_inputs or {})
+    # Training comes first: LRU-pytorch keeps a tensor of the latest pass, unfit for it after one in inference mode.
+    makers = {"training": training_of, "forward": forward_of}
     result = {}
-    for kind, maker in zip(PASSES, (forward_of, training_of), strict=True):
-        result[kind] = seconds_of({name: maker(layer, x) for name, layer in layers.items()}, rounds)
+    for kind, maker in makers.items():
+        result[kind] = seconds_of({name: maker(layer, inputs[name]) for name, layer in layers.items()}, rounds)
     return result
 
 
@@ -220,27 +238,109 @@ class WithReadout(nn.Module):
         return self.readout(self.layer(x)[0]), None
 
 
+class OutputOnly(nn.Module):
+    """A module that returns no state, called as layers are."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x), None
+
+
+def linear_peers(input_size, parameters):
+    """Linear recurrences of others, about as large. Their batch comes first."""
+    try:
+        from LRU_pytorch import LRU
+        from mambapy.mamba import Mamba, MambaConfig
+        from minGRU_pytorch import minGRU
+    except ImportError:
+        print('without layers of others, for which: pip install "linmem[peers]"')
+        return {}
+
+    makers = {
+        # Its width is a fraction of its inputs, cut to an integer.
+        "minGRU": lambda width: minGRU(input_size, (width + 0.5) / input_size, proj_out=True),
+        "LRU": lambda width: LRU(input_size, width, width),
+        # A block is as wide as its input.
+        "Mamba": lambda width: nn.Sequential(nn.Linear(input_size, width), Mamba(MambaConfig(width, n_layers=1))),
+    }
+    return {f"{name} =P": OutputOnly(nearest(make, parameters)) for name, make in makers.items()}
+
+
+def nearest(make, parameters):
+    """Return the layer make(width) whose number of parameters comes closest."""
+    above = 1 + bisect.bisect(range(1, 10_000), parameters, key=lambda width: count(make(width)))
+    return min((make(width) for width in (max(1, above - 1), above)), key=lambda layer: abs(count(layer) - parameters))
+
+
 def linear(rounds, threads):
-    """A linear memory, trained and frozen, each with a readout."""
-    print(f"\nLinearMemory, with a readout, threads: {threads}; how much longer the others take")
+    """A linear memory that is trained, and a frozen one with a readout that is."""
+    print(f"\nLinearMemory, threads: {threads}; how much longer the others take")
     rows = []
     for T, B, N_x, N_m in LINEAR_SHAPES:
+        x = torch.randn(T, B, N_x)
         layer, frozen = (linmem.LinearMemory(N_x, N_m, trainable=trainable) for trainable in (True, False))
-        peer = as_large(nn.LSTM, N_x, count(layer))
-        gru = as_large(nn.GRU, N_x, count(layer))
-        layers = {
-            "LinearMemory": WithReadout(layer, N_m),
-            "frozen": WithReadout(frozen, N_m),
-            LSTM: WithReadout(peer, peer.hidden_size),
-            "nn.GRU =P": WithReadout(gru, gru.hidden_size),
-        }
-        times = race(layers, torch.randn(T, B, N_x), rounds)
+        parameters = count(layer)
+        lstm, gru = (as_large(kind, N_x, parameters) for kind in (nn.LSTM, nn.GRU))
+        peers = linear_peers(N_x, parameters)
+        layers = {"LinearMemory": layer, LSTM: lstm, GRU: gru, **peers}
+        times = race(layers, x, rounds, dict.fromkeys(peers, x.transpose(0, 1).contiguous()))
         shape = f"{T},{B},{N_x},{N_m}"
         print_ratios(shape, times, "LinearMemory")
-        against = times["training"][LSTM] / times["training"]["frozen"]
-        print(f"  a training step of {LSTM} takes {against:.2f}x that of the frozen memory")
-        rows.append({"shape": shape, "seconds": times})
-    return {"threads": threads, "rows": rows}
+
+        # How a frozen memory is meant to be trained: its codes never change, so a step is that of the readout alone.
+        with torch.no_grad():
+            codes, _ = frozen(x)
+        readers = {
+            IN_THE_STEP: WithReadout(frozen, N_m),
+            BEFORE: OutputOnly(nn.Linear(N_m, 88)),
+            LSTM: WithReadout(lstm, lstm.hidden_size),
+            GRU: WithReadout(gru, gru.hidden_size),
+        }
+        with_readout = race(readers, x, rounds, {BEFORE: codes})
+        print_ratios(shape, with_readout, IN_THE_STEP, ", with a readout of 88 outputs")
+        print_ratios(shape, with_readout, BEFORE, ", with a readout of 88 outputs")
+        rows.append(
+            {
+                "shape": shape,
+                "parameters": {name: count(rival) for name, rival in layers.items()},
+                "seconds": times,
+                "with readout": {
+                    "parameters": {name: count(rival) for name, rival in readers.items()},
+                    "seconds": with_readout,
+                },
+            }
+        )
+    return {"threads": threads, "slow": {"seconds": SLOW, "rounds": min(rounds, FEW_ROUNDS)}, "rows": rows}
+
+
+def linear_tables(rows):
+    """Return the two tables of docs/speed.md, for one number of threads."""
+    rivals = [name for name in rows[0]["parameters"] if name != "LinearMemory"]
+    trained = table(rows, {name: ("LinearMemory", name) for name in rivals})
+    with_readout = [row["with readout"] | {"shape": row["shape"]} for row in rows]
+    frozen = table(with_readout, {"against " + way: (way, LSTM) for way in (IN_THE_STEP, BEFORE)})
+    return f"{trained}\n\n{frozen}"
+
+
+def table(rows, columns):
+    """Return how much longer the second of a pair takes than the first, forward / training step, in Markdown."""
+    lines = ["| T, B, inputs, memory | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
+    for row in rows:
+        times = row["seconds"]
+        cells = [
+            " / ".join(f"{times[k][other] / times[k][mine]:.2f}" for k in PASSES) for mine, other in columns.values()
+        ]
+        lines.append(f"| {row['shape'].replace(',', ', ')} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def versions():
+    """Versions of the layers of others, as far as they are installed."""
+    installed = {d.name for d in metadata.distributions()}
+    return {name: metadata.version(name) for name in PEERS if name in installed}
 
 
 def stream(rounds):
@@ -377,9 +477,14 @@ def main():
     if part == "all" and available().used == "avx512":
         record["avx2"] = with_avx2_only(rounds)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "layers.json").write_text(json.dumps(record, indent=1))
-    figure(record, arguments.out / "layers.png")
-    print(f"\nwritten: {arguments.out / 'layers.json'} and .png")
+    if runs := record.pop("linear", None):
+        print("\n" + linear_tables(runs[0]["rows"]))
+        text = json.dumps({"machine": record["machine"] | versions(), "rounds": rounds, "linear": runs}, indent=1)
+        (arguments.out / "linear_memory.json").write_text(text)
+    if part != "linear":
+        (arguments.out / "layers.json").write_text(json.dumps(record, indent=1))
+        figure(record, arguments.out / "layers.png")
+    print(f"\nwritten to {arguments.out}")
 
 
 if __name__ == "__main__":
