@@ -34,8 +34,9 @@ from linmem.networks import MemoryNetwork, MemoryReader, lmn_from_network
 WINDOWS = (1, 2, 4, 8, 16)
 MEMORIES = ("memory", "memory, 2 layers", "memory that never forgets", "memory that never forgets, 2 layers")
 FINE_TUNED = ("memory, fine-tuned through time", "memory, fine-tuned as an LMN")
-RECURRENT = ("LSTM", "GRU", "LMN-m")
-MODELS = (*MEMORIES, *FINE_TUNED, *(f"window of {k}" for k in WINDOWS), *RECURRENT)
+QUICK_MEMORY, QUICK_LSTM = "memory, in a hurry", "LSTM, in a hurry"
+RECURRENT = ("LSTM", "GRU", "LMN-m", QUICK_LSTM)
+MODELS = (*MEMORIES, QUICK_MEMORY, *FINE_TUNED, *(f"window of {k}" for k in WINDOWS), *RECURRENT)
 
 #: Learning rate of what has been trained before.
 FINE_RATE = 1e-4
@@ -57,6 +58,8 @@ class Choice:
     direct: bool = True
     shift: int = 0
     epochs: int = 60
+    learning_rate: float = 1e-3
+    batch_size: int = 256
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Budget:
     """Pieces."""
     chunk: int | None = None
     """Steps through which gradients go."""
+    learning_rate: float = 1e-3
 
 
 #: What validation data chose for each set, among what `docs/fixed_memory.md` lists.
@@ -84,6 +88,9 @@ BUDGETS = {
     "MuseData": Budget(150, batch_size=16, chunk=200),
     "Nottingham": Budget(150, batch_size=16, chunk=200),
 }
+
+#: A small memory and reader that learn fast; for whom is in a hurry.
+QUICK = Choice(100, 0.9, hidden_size=200, dropout=0.2, epochs=6, learning_rate=3e-3, batch_size=128)
 
 #: What is varied, one thing at a time, to see what helps: `--study`.
 VARIATIONS: dict[str, list[dict[str, Any]]] = {
@@ -175,7 +182,14 @@ def train_memory(choice: Choice, parts: Split, seed: int, *, layers: int = 1, fr
     clock = Clock()
     torch.manual_seed(seed)
     rolls = list(parts.train)
-    settings = FrameSettings(epochs=choice.epochs, noise=choice.noise, shift=choice.shift, seed=seed)
+    settings = FrameSettings(
+        learning_rate=choice.learning_rate,
+        batch_size=choice.batch_size,
+        epochs=choice.epochs,
+        noise=choice.noise,
+        shift=choice.shift,
+        seed=seed,
+    )
     hidden = choice.hidden_size if layers == 1 else width_of_two(choice, parameters(one_layer(choice)))
     options: dict[str, Any] = {"forgetting": choice.forgetting, "whiten": choice.whiten}
     memory = window(KEYS, frames) if frames else linmem.LinearMemory.fit(rolls, choice.memory_size, **options)
@@ -198,7 +212,7 @@ def recurrent(model: str, target: int) -> NextFrame:
         "GRU": lambda size: nn.GRU(KEYS, size),
         "LMN-m": lambda size: linmem.LMN(KEYS, size, memory_size=5 * size // 2),  # the paper's 100 and 250
     }
-    make = makers[model]
+    make = makers[model.split(",")[0]]
     low, high = 4, 1024
     while high - low > 2:  # the count grows with the size
         middle = (low + high) // 4 * 2
@@ -211,7 +225,9 @@ def train_recurrent(model: str, budget: Budget, parts: Split, seed: int, target:
     """Train a recurrent network through time, by Adam at a fixed rate, until it no longer improves or time is up."""
     torch.manual_seed(seed)
     network = recurrent(model, target).start_at_frequencies(parts.train)
-    settings = Settings(seed=seed, epochs=1000, patience=15, batch_size=budget.batch_size, chunk=budget.chunk)
+    settings = Settings(
+        budget.learning_rate, seed=seed, epochs=1000, patience=15, batch_size=budget.batch_size, chunk=budget.chunk
+    )
     clock = Clock(budget.seconds)
     run = train(network, parts.train, parts.valid, settings, report=clock.note)
     return Trained(network, run, 0.0, clock.seconds, asdict(settings) | {"budget": budget.seconds})
@@ -237,7 +253,10 @@ def trained(name: str, model: str, parts: Split, seed: int) -> Trained:
     """Train a model by its name."""
     choice = CHOICES[name]
     if model in RECURRENT:
-        return train_recurrent(model, BUDGETS[name], parts, seed, parameters(one_layer(choice)))
+        budget = replace(BUDGETS[name], learning_rate=QUICK.learning_rate if model == QUICK_LSTM else 1e-3)
+        return train_recurrent(model, budget, parts, seed, parameters(one_layer(choice)))
+    if model == QUICK_MEMORY:
+        return train_memory(QUICK, parts, seed)
     if model in FINE_TUNED:
         return fine_tune(model, choice, BUDGETS[name], parts, seed)
     if model.startswith("window"):
