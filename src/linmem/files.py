@@ -6,11 +6,12 @@ written beside its destination and moved there when it is complete, so that a ki
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import reprlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,17 +84,7 @@ def save(path: str | os.PathLike[str], obj: Savable) -> None:
     name = type(obj).__name__
     if savable_classes().get(name) is not type(obj):
         raise TypeError(f"obj is a {name}: expected one of {sorted(savable_classes())}")
-    saved = obj._to_saved()
-    header = {
-        "format": FORMAT,
-        "linmem": linmem.__version__,
-        "class": name,
-        "arguments": saved.arguments,
-        "facts": saved.facts,
-    }
-    text = json.dumps(header, default=_plain)
-    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in saved.tensors.items()}
-    write_atomically(Path(path).resolve(), safetensors.torch.save(tensors, {"linmem": text}))
+    write_saved(path, name, obj._to_saved())
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -108,6 +99,30 @@ def load(path: str | os.PathLike[str]) -> Any:
     --------
     See `save`.
     """
+    name, saved = read_saved(path)
+    cls = savable_classes().get(name)
+    if cls is None:
+        raise ValueError(f"{path} holds a {reprlib.repr(name)}: expected one of {sorted(savable_classes())}")
+    with contradictions(path):
+        return cls._from_saved(saved)
+
+
+def write_saved(path: str | os.PathLike[str], name: str, saved: Saved) -> None:
+    """Write what a file is to hold of an object whose class has this name."""
+    header = {
+        "format": FORMAT,
+        "linmem": linmem.__version__,
+        "class": name,
+        "arguments": saved.arguments,
+        "facts": saved.facts,
+    }
+    text = json.dumps(header, default=_plain)
+    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in saved.tensors.items()}
+    write_atomically(Path(path).resolve(), safetensors.torch.save(tensors, {"linmem": text}))
+
+
+def read_saved(path: str | os.PathLike[str]) -> tuple[str, Saved]:
+    """Read what `write_saved` wrote: the name of the class, and what the file holds, which nobody has checked yet."""
     # One handle for all of it: a writer may put another file in its place at any time.
     with open(path, "rb") as file:
         start = file.read(8)
@@ -121,11 +136,14 @@ def load(path: str | os.PathLike[str]) -> Any:
         tensors = safetensors.torch.load(content)
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is not a safetensors file or is truncated ({error})") from None
-    cls = savable_classes().get(header["class"])
-    if cls is None:
-        raise ValueError(f"{path} holds a {reprlib.repr(header['class'])}: expected one of {sorted(savable_classes())}")
+    return header["class"], Saved(tensors, header["arguments"], header["facts"])
+
+
+@contextlib.contextmanager
+def contradictions(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say of which file it was, where its content does not fit together."""
     try:
-        return cls._from_saved(Saved(tensors, header["arguments"], header["facts"]))
+        yield
     except (ValueError, TypeError, KeyError, OverflowError, RuntimeError) as error:
         sentence = " ".join(str(error).split())  # torch lists what does not fit line by line
         raise ValueError(f"{path} contradicts itself: {sentence}") from None

@@ -104,3 +104,18 @@ def test_a_large_set_is_never_expanded_as_a_whole():
     tracemalloc.stop()
     expanded = frames * 88 * 4
     assert peak < expanded / 20, f"{peak / 1e6:.0f} MB at once; all of it would be {expanded / 1e6:.0f} MB"
+
+
+def test_an_unpacked_set_gives_the_same_batches_and_a_large_one_stays_packed(monkeypatch):
+    rolls = Rolls.pack([*piano_rolls.synthetic(pieces=6), np.ones((1, 88), bool)])
+    monkeypatch.setattr(batches, "MOST_UNPACKED", rolls.n_frames * 88)
+    unpacked = batches.unpacked(rolls)
+    assert isinstance(unpacked, list)
+    for ours, theirs in zip(
+        batches.next_frame_batches(unpacked, 4, seed=3), batches.next_frame_batches(rolls, 4, seed=3), strict=True
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    monkeypatch.setattr(batches, "MOST_UNPACKED", rolls.n_frames * 88 - 1)
+    assert batches.unpacked(rolls) is rolls
+    assert batches.unpacked(unpacked) is unpacked
+    assert len(batches.unpacked(rolls[:0])) == 0

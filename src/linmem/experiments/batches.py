@@ -14,6 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 #: batches to differ from one epoch to the next.
 POOL = 16
 
+#: Sets of more bytes stay packed: those of the paper have 35 MB at most, a byte for each key and frame.
+MOST_UNPACKED = 2**28
+
 
 class Batch(NamedTuple):
     """Padded sequences, what they should be mapped to, and how long each is."""
@@ -95,6 +98,17 @@ def in_batches(lengths: Sequence[int], size: int, seed: int | None = None) -> li
     if seed is not None:
         batches = [batches[i] for i in rng.permutation(len(batches))]
     return batches
+
+
+def unpacked(rolls: Sequence[Any]) -> Sequence[Any]:
+    """Return a set with all of its pieces in memory, a byte for each key, or as it was if that were too much.
+
+    For sets of which many epochs are made: unpacking is a fifth to a quarter of the work of making batches.
+    """
+    known: Any = getattr(rolls, "lengths", None)
+    if known is None or len(rolls) == 0 or int(known.sum()) * rolls[0].shape[1] > MOST_UNPACKED:
+        return rolls
+    return [rolls[i] for i in range(len(rolls))]
 
 
 def next_frame_batches(rolls: Sequence[Any], size: int, seed: int | None = None) -> Iterator[Batch]:
