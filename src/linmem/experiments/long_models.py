@@ -28,8 +28,8 @@ PARAMETERS = 20_000
 #: Units of a linear memory; with so many it has about half of the parameters.
 MEMORY = 100
 
-#: A memory is fitted to every k-th sequence, as many as surely have no more frames than these.
-FITTED_FRAMES = 40_000
+#: A memory is fitted to every k-th sequence, so that they have about so many frames at most.
+FITTED_FRAMES = 60_000
 
 #: Sequences encoded at a time, and steps of them.
 ROWS, CHUNK = 256, 500
@@ -89,13 +89,16 @@ class FeedForward(nn.Module):
         linear = [nn.Linear(a, b, device=device) for a, b in pairwise(sizes)]
         self.layers = nn.Sequential(linear[0], nn.ReLU(), linear[1], nn.ReLU(), linear[2])
         self.register_buffer("mean", torch.zeros(inputs, device=device))
-        self.register_buffer("scale", torch.ones(inputs, device=device))
+        self.register_buffer("scale", torch.ones((), device=device))
 
     def scaled_to(self, x: Tensor) -> FeedForward:
-        """Scale inputs to the unit deviation of these (N, inputs): as the first layer could, so not as parameters."""
-        deviation = x.std(0)
+        """Scale inputs as these (N, inputs) need it for zero means and a unit deviation, one for all together.
+
+        The first layer could do so: these are no parameters. What a memory holds most of stays the largest.
+        """
         self.mean = x.mean(0)
-        self.scale = torch.where(deviation > 1e-6 * deviation.max(), 1 / deviation, 0.0)
+        deviation = (x - self.mean).square().mean().sqrt()
+        self.scale = 1 / deviation if deviation > 0 else deviation
         return self
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -191,7 +194,7 @@ def frozen(task: Task, make: Callable[[], linmem.LinearMemory]) -> Model:
 
 def fitted(task: Task, forgetting: float, periods: tuple[int, ...]) -> linmem.LinearMemory:
     """Fit one memory in closed form, or several with different clocks side by side."""
-    stride = math.ceil(len(task.train.x) * task.longest / FITTED_FRAMES)  # words come in the order of their classes
+    stride = math.ceil(int(task.train.lengths.sum()) / FITTED_FRAMES)  # not the first ones: classes come in order
     some = task.train.take(slice(None, None, stride))
     sequences = [x[:length].numpy() for x, length in zip(some.x, some.lengths.tolist(), strict=True)]
     with warnings.catch_warnings():
