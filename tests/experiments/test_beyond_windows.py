@@ -14,7 +14,16 @@ import linmem
 from linmem.datasets.words import WORDS, Utterances
 from linmem.experiments import beyond_windows, long_models
 from linmem.experiments.beyond_windows import Training, run
-from linmem.experiments.long_models import FAMILIES, PARAMETERS, count, final_codes, last_frames, lstm
+from linmem.experiments.long_models import (
+    FAMILIES,
+    PARAMETERS,
+    FeedForward,
+    count,
+    final_codes,
+    fitted,
+    last_frames,
+    lstm,
+)
 from linmem.experiments.long_tasks import Sequences, Task, adding, digits, recall, spoken_words
 
 FEW = (4, 2, 2)
@@ -123,6 +132,21 @@ def test_recurrent_nets_answer_at_the_end_of_each_sequence(family):
     answers = net(part.x, part.lengths)
     assert answers.shape == (2, 4)
     torch.testing.assert_close(answers[:1], net(part.x[:1, :3], part.lengths[:1]))
+
+
+def test_a_memory_fitted_to_some_of_many_sequences_knows_those_that_come_last(monkeypatch):
+    """Classes may come in order, as those of the words do."""
+    monkeypatch.setattr(long_models, "FITTED_FRAMES", 40)
+    x = torch.zeros(20, 10, 2)
+    x[:10, :, 0] = x[10:, :, 1] = torch.randn(10, 10, generator=torch.Generator().manual_seed(0))
+    part = Sequences(x, torch.arange(20), torch.full((20,), 10))
+    memory = fitted(Task("in order", "class", 20, part, part, part), 1.0, (1,))
+    assert (final_codes(memory, part).abs().amax(1) > 0).all()
+
+
+def test_codes_that_say_nothing_do_no_harm():
+    net = FeedForward(3, 2, 5).scaled_to(torch.ones(4, 3))
+    assert torch.equal(net(torch.ones(1, 3), torch.tensor([1])), net(torch.zeros(1, 3), torch.tensor([1])))
 
 
 def test_the_forget_gates_start_where_they_are_told_to():

@@ -141,25 +141,34 @@ def run(task: Task, family: str, seed: int, seconds: float) -> dict[str, Any]:
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
-    """Return test scores as Markdown, mean ± deviation over seeds: accuracy in percent, or error over variance."""
+    """Return test scores as Markdown: accuracy in percent, or squared error over variance, and seconds.
+
+    Mean ± deviation over seeds, and the mean of the seconds that were used.
+    """
     tasks, models = (list(dict.fromkeys(run[key] for run in runs)) for key in ("task", "model"))
     lines = []
     for some in filter(None, (tasks[:3], tasks[3:6], tasks[6:])):
         lines += ["| model | " + " | ".join(some) + " |", "|---" * (len(some) + 1) + "|"]
         lines += [" | ".join([f"| {model}", *(_cell(runs, task, model) for task in some)]) + " |" for model in models]
         lines.append("")
+    lines += ["| model | parameters | steps of training, fewest and most |", "|---|---|---|"]
+    for model in models:
+        ranges = (sorted(run[key] for run in runs if run["model"] == model) for key in ("parameters", "steps"))
+        lines.append(f"| {model} | " + " | ".join(f"{values[0]} to {values[-1]}" for values in ranges) + " |")
     return "\n".join(lines)
 
 
 def _cell(runs: Iterable[dict[str, Any]], task: str, model: str) -> str:
-    tests = [run["test"] for run in runs if run["task"] == task and run["model"] == model]
-    if not tests:
+    these = [run for run in runs if run["task"] == task and run["model"] == model]
+    if not these:
         return ""
+    tests = [run["test"] for run in these]
     if "accuracy" in tests[0]:
         score, digits = spread([100 * test["accuracy"] for test in tests]), 1
     else:
         score, digits = spread([test["relative error"] for test in tests]), 3
-    return f"{score.mean:.{digits}f}" + (f" ± {score.deviation:.{digits}f}" if score.seeds > 1 else "")
+    deviation = f" ± {score.deviation:.{digits}f}" if score.seeds > 1 else ""
+    return f"{score.mean:.{digits}f}{deviation}, {spread([run['seconds'] for run in these]).mean:.1f} s"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
