@@ -79,8 +79,8 @@ class Budget:
 CHOICES = {
     "JSB_Chorales": Choice(forgetting=0.95, whiten=True, memory_scale=0.03, hidden_size=500, direct=False, epochs=60),
     "Piano_midi": Choice(forgetting=0.95, epochs=18),
-    "MuseData": Choice(dropout=0.3, epochs=10),
-    "Nottingham": Choice(400, 0.95, dropout=0.3, hidden_size=400, epochs=12),
+    "MuseData": Choice(whiten=True, dropout=0.3, epochs=10, learning_rate=3e-3, batch_size=512),
+    "Nottingham": Choice(400, 0.95, dropout=0.3, hidden_size=400, epochs=10, learning_rate=3e-3, batch_size=512),
 }
 BUDGETS = {
     "JSB_Chorales": Budget(90),
@@ -277,9 +277,9 @@ def facts(model: str, seed: int, found: Trained, parts: Split) -> dict[str, Any]
         "parameters": parameters(found.model),
         "config": found.config,
         "begun": found.begun,
-        "seconds": found.seconds,
-        "valid": [[epoch.valid_nats, epoch.valid_accuracy] for epoch in found.run.epochs],
-        "train": [epoch.train_nats for epoch in found.run.epochs[1:]],
+        "seconds": [round(s, 3) for s in found.seconds],
+        "valid": [[round(epoch.valid_nats, 4), round(epoch.valid_accuracy, 4)] for epoch in found.run.epochs],
+        "train": [round(epoch.train_nats, 4) for epoch in found.run.epochs[1:]],
         "best": {"epoch": best.number, "valid_nats": best.valid_nats, "seconds": found.seconds[best.number]},
         "test": {
             "nats": test.nats,
