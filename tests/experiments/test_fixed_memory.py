@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,11 @@ from linmem.experiments.fixed_memory import (
     parameters,
     recurrent,
     seconds_to,
+    table,
     train_memory,
 )
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 SMALL = Choice(memory_size=20, hidden_size=24, epochs=2)
 
@@ -92,3 +96,12 @@ def test_the_time_to_a_score_is_that_of_the_first_epoch_that_reaches_it():
     run = {"seconds": [1.0, 2.0, 3.0], "valid": [[9.0, 0.1], [8.0, 0.2], [8.5, 0.3]]}
     assert seconds_to(run, 8.2) == 2.0
     assert seconds_to(run, 7.0) == float("inf")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DOCS / "results").glob("fixed_memory_*.json")), ids=lambda path: path.stem
+)
+def test_the_tables_in_the_documentation_are_those_of_the_results(path):
+    page = (DOCS / "fixed_memory.md").read_text()
+    for line in table(json.loads(path.read_text())).splitlines():
+        assert line in page

@@ -372,7 +372,7 @@ def table(record: dict[str, Any]) -> str:
     by_model: dict[str, list[dict[str, Any]]] = {}
     for run in sorted(record["runs"], key=lambda run: (MODELS.index(run["model"]), run["seed"])):
         by_model.setdefault(run["model"], []).append(run)
-    lstm = {run["seed"]: run["best"]["valid_nats"] for run in by_model.get("LSTM", [])}
+    lstm = {run["seed"]: min(valid for valid, _ in run["valid"]) for run in by_model.get("LSTM", [])}
     lines = [
         f"| {record['set']} | parameters | nats | % at .5 | % at the cut | expected % | s to best | s to LSTM's best |",
         "|---|---|---|---|---|---|---|---|",
