@@ -98,9 +98,7 @@ def test_the_time_to_a_score_is_that_of_the_first_epoch_that_reaches_it():
     assert seconds_to(run, 7.0) == float("inf")
 
 
-@pytest.mark.parametrize(
-    "path", sorted((DOCS / "results").glob("fixed_memory_*.json")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted((DOCS / "results").glob("fixed_memory_*.json")), ids=lambda path: path.stem)
 def test_the_tables_in_the_documentation_are_those_of_the_results(path):
     page = (DOCS / "fixed_memory.md").read_text()
     for line in table(json.loads(path.read_text())).splitlines():
